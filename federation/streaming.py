@@ -1,0 +1,497 @@
+"""Large answers, parsed while they arrive.
+
+`/state`, `/send_join` and `/event_auth` answer with one JSON object that holds arrays of PDUs, in
+all a few hundred megabytes at worst. `ResponseParser` takes the body in pieces and gives the
+events out as soon as they are complete; it holds no more than one piece and one unfinished element.
+
+How: the text is buffered and the standard library's C scanner is asked for one array element at a
+time. An element that is not complete yet fails to parse and is tried again once the buffer has
+doubled, so the work stays linear however small the pieces are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from federation.errors import InvalidResponse
+
+SLICE_BYTES: Final = 64 * 1024
+"""How much of a body is parsed before other tasks get their turn: one to two milliseconds."""
+STEP_ELEMENTS: Final = 500
+"""How many array elements are parsed before other tasks get their turn."""
+
+_WHITESPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER_MAY_GO_ON = frozenset("0123456789.eE+-")
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]|"', re.DOTALL)
+
+
+class RawPdu(NamedTuple):
+    """A PDU as it came: nothing about it has been checked but that it is a JSON object.
+
+    Attributes:
+        pdu: the parsed object. Integers too long for Python to convert are infinite floats here.
+        json_text: the exact slice of the body it was parsed from.
+    """
+
+    pdu: dict[str, Any]
+    json_text: str
+
+
+class PduBatch(NamedTuple):
+    """Some events of one of the arrays, in the order of the body."""
+
+    section: str
+    pdus: list[RawPdu]
+
+
+class Field(NamedTuple):
+    """The value of a top-level key that is not one of the streamed arrays, with its JSON text."""
+
+    value: Any
+    json_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParserLimits:
+    """What is still believed of a body.
+
+    Attributes:
+        body_bytes: size of the whole body.
+        element_chars: JSON text of one array element or other top-level value. Events have at
+            most 65,536 bytes in canonical form; escapes and white space may add to that.
+        elements: elements of all arrays together.
+        string_chars: length of the strings in arrays of strings; longer ones are dropped.
+    """
+
+    body_bytes: int = 500 * 1024 * 1024
+    element_chars: int = 256 * 1024
+    elements: int = 2_000_000
+    string_chars: int = 255
+
+
+class _Expect(Enum):
+    """Where in the body the parser stands."""
+
+    OBJECT = auto()
+    FIRST_KEY_OR_END = auto()
+    KEY = auto()
+    COLON = auto()
+    VALUE = auto()
+    FIRST_ELEMENT_OR_END = auto()
+    ELEMENT = auto()
+    AFTER_ELEMENT = auto()
+    AFTER_VALUE = auto()
+    NOTHING = auto()
+
+
+class _NotJsonError(ValueError):
+    """NaN, Infinity or -Infinity."""
+
+
+class _Unreadable:
+    """Stands for a value that is nested too deep to be parsed."""
+
+
+_UNREADABLE = _Unreadable()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise _NotJsonError(f"{name} is not JSON")
+
+
+def _any_int(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:
+        return float(digits)
+
+
+_Scanner = Callable[[str, int], tuple[Any, int]]
+
+_scan: _Scanner = json.JSONDecoder(parse_constant=_refuse_constant).scan_once  # type: ignore[attr-defined]
+_scan_giant_integers: _Scanner = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_int=_any_int
+).scan_once  # type: ignore[attr-defined]
+
+
+def _scan_value(text: str, index: int) -> tuple[Any, int]:
+    """The JSON value at `index` and where it ends."""
+    try:
+        return _scan(text, index)
+    except (StopIteration, json.JSONDecodeError, _NotJsonError):
+        raise
+    except ValueError:
+        # Python refuses to convert more than sys.get_int_max_str_digits() digits.
+        return _scan_giant_integers(text, index)
+
+
+class ResponseParser:
+    """Parses one body: a JSON object with arrays of PDUs, arrays of strings and small values.
+
+    Usage: `feed` a piece, call `parse` until it returns None, and so on; `close` at the end of the
+    body, `parse` until None once more, then read `strings`, `fields` and `dropped`.
+
+    Arrays under keys that nobody asked for are read past without being kept. A top-level key that
+    comes twice is an error, because what came first has been given out already.
+
+    Args:
+        destination: whose answer this is, for the errors.
+        pdu_arrays: the keys whose arrays hold PDUs.
+        string_arrays: the keys whose arrays hold strings, collected in `strings`.
+        fields: the keys whose values are kept whole in `fields`.
+
+    Attributes:
+        strings: the collected strings, by key; a key that did not come is absent.
+        fields: the kept values, by key.
+        dropped: how many elements were left out, by key: PDUs nested too deep to be parsed,
+            strings that are too long or not strings at all.
+        bytes_fed: size of the body so far.
+    """
+
+    def __init__(
+        self,
+        destination: str,
+        *,
+        pdu_arrays: Collection[str] = (),
+        string_arrays: Collection[str] = (),
+        fields: Collection[str] = (),
+        limits: ParserLimits | None = None,
+    ) -> None:
+        self._destination = destination
+        self._pdu_arrays = frozenset(pdu_arrays)
+        self._string_arrays = frozenset(string_arrays)
+        self._field_names = frozenset(fields)
+        self._limits = limits or ParserLimits()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        self._text = ""
+        self._index = 0
+        self._closed = False
+        self._expect = _Expect.OBJECT
+        self._key = ""
+        self._keys_seen: set[str] = set()
+        self._elements_seen = 0
+        self._try_at_length = 0
+        self._last_error = ""
+        self.strings: dict[str, list[str]] = {}
+        self.fields: dict[str, Field] = {}
+        self.dropped: dict[str, int] = {}
+        self.bytes_fed = 0
+
+    def feed(self, data: bytes) -> None:
+        """Adds the next piece of the body; `SLICE_BYTES` or less keeps each `parse` short.
+
+        Raises:
+            InvalidResponse: the body is too large or not UTF-8.
+        """
+        self.bytes_fed += len(data)
+        if self.bytes_fed > self._limits.body_bytes:
+            raise self._error(f"the body is larger than {self._limits.body_bytes} bytes")
+        self._append(data, final=False)
+
+    def close(self) -> None:
+        """Says that the body has ended.
+
+        Raises:
+            InvalidResponse: it ends within a UTF-8 sequence.
+        """
+        self._append(b"", final=True)
+        self._closed = True
+
+    def _append(self, data: bytes, *, final: bool) -> None:
+        try:
+            text = self._decoder.decode(data, final)
+        except UnicodeDecodeError as error:
+            raise self._error(f"the body is not UTF-8: {error.reason}") from None
+        self._text = self._text[self._index :] + text
+        self._index = 0
+
+    def parse(self, max_elements: int = STEP_ELEMENTS) -> PduBatch | None:
+        """Parses on, through at most `max_elements` array elements.
+
+        Returns:
+            The events found (possibly none), or None when all that was fed has been parsed.
+
+        Raises:
+            InvalidResponse: the body is not JSON, was cut off, or does not have its shape.
+        """
+        while True:
+            if self._expect is _Expect.ELEMENT:
+                batch = self._parse_elements(max_elements)
+                if batch is not None:
+                    return batch
+                break
+            if not self._parse_structure():
+                break
+        if self._closed and self._expect is not _Expect.NOTHING:
+            detail = f" ({self._last_error})" if self._last_error else ""
+            raise self._error(
+                f"the body is cut off or not JSON, after {self.bytes_fed} bytes{detail}"
+            )
+        return None
+
+    def _parse_structure(self) -> bool:
+        """Takes one token outside the arrays' elements. False if it is not complete yet."""
+        self._index = _WHITESPACE.match(self._text, self._index).end()  # type: ignore[union-attr]
+        if self._index >= len(self._text):
+            return False
+        expect = self._expect
+        character = self._text[self._index]
+        if expect is _Expect.VALUE and not self._starts_streamed_array(character):
+            return self._parse_field()
+        if expect in (_Expect.FIRST_KEY_OR_END, _Expect.KEY) and character == '"':
+            return self._parse_key()
+        if expect is _Expect.FIRST_ELEMENT_OR_END and character != "]":
+            self._expect = _Expect.ELEMENT
+            return True
+        following = _NEXT.get((expect, character))
+        if following is None:
+            raise self._error(
+                f"the body is not a JSON object: {character!r} where {_WANTED[expect]} should be"
+            )
+        self._expect = following
+        self._index += 1
+        return True
+
+    def _starts_streamed_array(self, character: str) -> bool:
+        if self._key in self._field_names:
+            return False
+        if character == "[":
+            if self._key in self._string_arrays:
+                self.strings[self._key] = []
+            return True
+        if self._key in self._pdu_arrays or self._key in self._string_arrays:
+            raise self._error(f"`{self._key}` is not an array")
+        return False
+
+    def _parse_key(self) -> bool:
+        decoded = self._decode()
+        if decoded is None:
+            return False
+        key, end = decoded
+        wanted = self._pdu_arrays | self._string_arrays | self._field_names
+        if key in wanted:
+            if key in self._keys_seen:
+                raise self._error(f"the key `{key}` comes twice")
+            self._keys_seen.add(key)
+        self._key = key
+        self._index = end
+        self._expect = _Expect.COLON
+        return True
+
+    def _parse_field(self) -> bool:
+        decoded = self._decode()
+        if decoded is None:
+            return False
+        value, end = decoded
+        if self._key in self._field_names:
+            if value is _UNREADABLE:
+                raise self._error(f"`{self._key}` is nested too deep")
+            self.fields[self._key] = Field(value, self._text[self._index : end])
+        self._index = end
+        self._expect = _Expect.AFTER_VALUE
+        return True
+
+    def _parse_elements(self, max_elements: int) -> PduBatch | None:
+        """Takes elements while they are complete. None if there was not one."""
+        key = self._key
+        holds_pdus = key in self._pdu_arrays
+        strings = self.strings.get(key)
+        pdus: list[RawPdu] = []
+        taken = 0
+        while self._expect is _Expect.ELEMENT and taken < max_elements:
+            self._skip_whitespace()
+            index = self._index
+            decoded = self._decode()
+            if decoded is None:
+                break
+            value, end = decoded
+            if holds_pdus:
+                if type(value) is dict:
+                    pdus.append(RawPdu(value, self._text[index:end]))
+                elif value is _UNREADABLE:
+                    self._drop(key)
+                else:
+                    raise self._error(f"`{key}` holds something that is not an event")
+            elif strings is not None:
+                if type(value) is str and len(value) <= self._limits.string_chars:
+                    strings.append(value)
+                else:
+                    self._drop(key)
+            taken += 1
+            self._index = end
+            self._after_element()
+        self._elements_seen += taken
+        if self._elements_seen > self._limits.elements:
+            raise self._error(f"the answer lists more than {self._limits.elements} things")
+        return PduBatch(key, pdus) if taken else None
+
+    def _skip_whitespace(self) -> None:
+        if self._text[self._index : self._index + 1] in (" ", "\n", "\r", "\t"):
+            self._index = _WHITESPACE.match(self._text, self._index).end()  # type: ignore[union-attr]
+
+    def _after_element(self) -> None:
+        """Takes the comma after an element in the common case; leaves the rest to the others."""
+        if self._text[self._index : self._index + 1] == ",":
+            self._index += 1
+        else:
+            self._expect = _Expect.AFTER_ELEMENT
+
+    def _drop(self, key: str) -> None:
+        self.dropped[key] = self.dropped.get(key, 0) + 1
+
+    def _decode(self) -> tuple[Any, int] | None:
+        """The value at the front of the buffer and where it ends; None if it is not complete."""
+        text, index = self._text, self._index
+        length = len(text) - index
+        if length < self._try_at_length and not self._closed:
+            self._check_element_size(length)
+            return None
+        try:
+            value, end = _scan_value(text, index)
+        except (StopIteration, json.JSONDecodeError) as error:
+            self._incomplete(error)
+            return None
+        except _NotJsonError as error:
+            raise self._error(str(error)) from None
+        except RecursionError:
+            value, end = _UNREADABLE, _end_of_nested_value(text, index)
+            if end < 0:
+                self._incomplete(None)
+                return None
+        if text[index] in "-0123456789" and (end == len(text) or text[end] in _NUMBER_MAY_GO_ON):
+            self._incomplete(None)
+            return None
+        self._check_element_size(end - index)
+        self._try_at_length = 0
+        self._last_error = ""
+        return value, end
+
+    def _incomplete(self, error: Exception | None) -> None:
+        length = len(self._text) - self._index
+        self._check_element_size(length)
+        self._try_at_length = 2 * length
+        if isinstance(error, json.JSONDecodeError):
+            self._last_error = error.msg
+        elif error is not None:
+            self._last_error = "Expecting value"
+
+    def _check_element_size(self, length: int) -> None:
+        if length > self._limits.element_chars:
+            detail = f" or is not JSON ({self._last_error})" if self._last_error else ""
+            raise self._error(
+                f"something in `{self._key}` is longer than {self._limits.element_chars} "
+                f"characters{detail}"
+            )
+
+    def _error(self, reason: str) -> InvalidResponse:
+        return InvalidResponse(self._destination, reason)
+
+
+_NEXT: Final = {
+    (_Expect.OBJECT, "{"): _Expect.FIRST_KEY_OR_END,
+    (_Expect.FIRST_KEY_OR_END, "}"): _Expect.NOTHING,
+    (_Expect.COLON, ":"): _Expect.VALUE,
+    (_Expect.VALUE, "["): _Expect.FIRST_ELEMENT_OR_END,
+    (_Expect.FIRST_ELEMENT_OR_END, "]"): _Expect.AFTER_VALUE,
+    (_Expect.AFTER_ELEMENT, ","): _Expect.ELEMENT,
+    (_Expect.AFTER_ELEMENT, "]"): _Expect.AFTER_VALUE,
+    (_Expect.AFTER_VALUE, ","): _Expect.KEY,
+    (_Expect.AFTER_VALUE, "}"): _Expect.NOTHING,
+}
+"""What follows a punctuation mark."""
+
+_WANTED: Final = {
+    _Expect.OBJECT: "`{`",
+    _Expect.FIRST_KEY_OR_END: "a key or `}`",
+    _Expect.KEY: "a key",
+    _Expect.COLON: "`:`",
+    _Expect.VALUE: "a value",
+    _Expect.FIRST_ELEMENT_OR_END: "an element or `]`",
+    _Expect.ELEMENT: "an element",
+    _Expect.AFTER_ELEMENT: "`,` or `]`",
+    _Expect.AFTER_VALUE: "`,` or `}`",
+    _Expect.NOTHING: "the end",
+}
+
+
+def _end_of_nested_value(text: str, index: int) -> int:
+    """Where the object or array at `index` ends, found without recursion; -1 if it does not."""
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text, index):
+        token = match.group()
+        if token in "[{":
+            depth += 1
+        elif token in "]}":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+        elif token == '"':
+            return -1
+    return -1
+
+
+async def parse_chunks(
+    parser: ResponseParser, chunks: AsyncIterable[bytes], *, batch_size: int = 1000
+) -> AsyncIterator[PduBatch]:
+    """Runs a whole body through `parser`, giving other tasks their turn every few milliseconds.
+
+    Yields:
+        The events in batches of `batch_size` to `batch_size + STEP_ELEMENTS`; the last batch of
+        each array may be smaller.
+
+    Raises:
+        InvalidResponse: as `ResponseParser`. What was yielded before came from the same body.
+    """
+    collector = _Collector(batch_size)
+    async for chunk in chunks:
+        for piece in _slices(chunk):
+            parser.feed(piece)
+            while (parsed := parser.parse()) is not None:
+                for batch in collector.add(parsed):
+                    yield batch
+                await asyncio.sleep(0)
+    parser.close()
+    while (parsed := parser.parse()) is not None:
+        for batch in collector.add(parsed):
+            yield batch
+    for batch in collector.flush():
+        yield batch
+
+
+class _Collector:
+    """Joins small batches of one section into large ones."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._section = ""
+        self._pdus: list[RawPdu] = []
+
+    def add(self, batch: PduBatch) -> Iterator[PduBatch]:
+        if not batch.pdus:
+            return
+        if batch.section != self._section:
+            yield from self.flush()
+        self._section = batch.section
+        self._pdus.extend(batch.pdus)
+        if len(self._pdus) >= self._batch_size:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[PduBatch]:
+        if self._pdus:
+            pdus, self._pdus = self._pdus, []
+            yield PduBatch(self._section, pdus)
+
+
+def _slices(data: bytes) -> Iterator[bytes]:
+    if len(data) <= SLICE_BYTES:
+        yield data
+        return
+    for start in range(0, len(data), SLICE_BYTES):
+        yield data[start : start + SLICE_BYTES]
