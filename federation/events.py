@@ -70,6 +70,7 @@ class Event:
     prev_event_ids: tuple[str, ...]
     room_version: RoomVersion
     pdu: Mapping[str, Any]
+    _json: str | None
 
     @classmethod
     def from_pdu(
@@ -157,9 +158,7 @@ class Event:
         return f"<Event {self.event_id} {self.type}/{self.state_key!r} in {self.room_id}>"
 
 
-def _references(
-    pdu: Mapping[str, Any], field: str, version: RoomVersion
-) -> tuple[str, ...]:
+def _references(pdu: Mapping[str, Any], field: str, version: RoomVersion) -> tuple[str, ...]:
     """The event ids in `auth_events` or `prev_events`.
 
     Versions 1 and 2 hold pairs of event id and hashes there, later versions hold ids.
