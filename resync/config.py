@@ -263,36 +263,40 @@ def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
 def _describe(error: Any, names: Mapping[tuple[str, ...], str]) -> str:
     """One line on one problem: where it is, what is wrong with it, what was meant perhaps."""
     location = tuple(str(part) for part in error["loc"])
-    where = ".".join(location)
-    kind = error["type"]
+    where, kind, message = ".".join(location), error["type"], error["msg"]
     if kind == "extra_forbidden":
         return f"{where}: unknown key{_suggestion(location)}"
     if kind == "missing":
         return f"{where}: required, but not set"
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    if kind.endswith("_type") or kind in ("literal_error", "int_from_float", "path_type"):
-        given = error["input"]
-        shown = f" ({given!r})" if isinstance(given, str | int | float | bool) else ""
-        kind_name = type(given).__name__ if given is not None else "null"
-        message = f"must be {message}, not {_YAML_NAMES.get(kind_name, kind_name)}{shown}"
-        if kind == "literal_error":
-            message = f"must be {error['ctx']['expected']}, not {given!r}"
-        elif kind == "model_type":
-            message = f"must be a section with keys of its own, not {given!r}"
-    elif not error["msg"].startswith("Value error, "):
-        message = f"must be {message}, not {error['input']!r}"
+    if kind == "value_error":
+        problem = message.removeprefix("Value error, ")
+    else:
+        expected = _EXPECTED.get(kind, message.removeprefix("Input should be "))
+        problem = f"must be {expected}, not {_kind_and_value(error['input'])}"
     variable = names.get(location)
-    return f"{where}: {message}" + (f" (from {variable})" if variable else "")
+    return f"{where}: {problem}" + (f" (from {variable})" if variable else "")
 
 
-_YAML_NAMES = {
-    "str": "text",
-    "int": "a number",
-    "float": "a number",
-    "bool": "a boolean",
-    "list": "a list",
-    "dict": "a section",
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "list_type": "a list",
+    "model_type": "a section with keys of its own",
 }
+
+
+def _kind_and_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a section"
+    return f"the text {value!r}" if isinstance(value, str) else str(value).lower()
 
 
 def _suggestion(location: tuple[str, ...]) -> str:
