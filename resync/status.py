@@ -32,7 +32,7 @@ class RoomStatus:
     servers: int
     phase: str
     done: int
-    total: int
+    total: int | None
     attempts: int
     created_ts: int | None
     completed_ts: int | None
