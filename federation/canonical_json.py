@@ -70,6 +70,20 @@ def encode_floatless(value: Any) -> bytes:
         return encode(value)
 
 
+def encode_strict(value: Any) -> bytes:
+    """As `encode_floatless`, refusing integers that canonical JSON does not allow.
+
+    Raises:
+        InvalidEvent: see `check_strict`.
+        InvalidJson: see `encode`.
+    """
+    try:
+        return orjson.dumps(value, option=_ORJSON_OPTIONS)
+    except TypeError:
+        check_strict(value)
+        return encode(value)
+
+
 def check_strict(value: Any) -> None:
     """Check that a parsed JSON value keeps to canonical JSON, as room versions from 6 on demand.
 

@@ -53,7 +53,7 @@ def parse_server_name(server_name: str) -> ServerName:
     """
     match = _SERVER_NAME.fullmatch(server_name) if type(server_name) is str else None
     if match is None:
-        raise InvalidIdentifier(f"{_shown(server_name)} is not a server name")
+        raise InvalidIdentifier(f"{shown(server_name)} is not a server name")
     host, port = match["host"], match["port"]
     try:
         if host.startswith("["):
@@ -67,10 +67,10 @@ def parse_server_name(server_name: str) -> ServerName:
             raise ValueError(host)
     except ValueError:
         raise InvalidIdentifier(
-            f"{_shown(server_name)} is not a server name: its host is malformed"
+            f"{shown(server_name)} is not a server name: its host is malformed"
         ) from None
     if port is not None and int(port) > 65535:
-        raise InvalidIdentifier(f"{_shown(server_name)} is not a server name: port out of range")
+        raise InvalidIdentifier(f"{shown(server_name)} is not a server name: port out of range")
     return ServerName(host, None if port is None else int(port))
 
 
@@ -101,7 +101,7 @@ def domain_of(user_id: str) -> str:
         InvalidIdentifier: there is no `@` at its start or no colon in it.
     """
     if type(user_id) is not str or not user_id.startswith("@") or ":" not in user_id:
-        raise InvalidIdentifier(f"{_shown(user_id)} is not a user id")
+        raise InvalidIdentifier(f"{shown(user_id)} is not a user id")
     return user_id.partition(":")[2]
 
 
@@ -129,32 +129,32 @@ def _check_with_domain(identifier: str, sigil: str, kind: str) -> None:
     _check_common(identifier, sigil, kind)
     localpart, colon, domain = identifier[1:].partition(":")
     if not colon:
-        raise InvalidIdentifier(f"{_shown(identifier)} is not a {kind}: it names no server")
+        raise InvalidIdentifier(f"{shown(identifier)} is not a {kind}: it names no server")
     if "\0" in localpart:
-        raise InvalidIdentifier(f"{_shown(identifier)} is not a {kind}: it holds a NUL")
+        raise InvalidIdentifier(f"{shown(identifier)} is not a {kind}: it holds a NUL")
     try:
         parse_server_name(domain)
     except InvalidIdentifier as error:
-        raise InvalidIdentifier(f"{_shown(identifier)} is not a {kind}: {error}") from None
+        raise InvalidIdentifier(f"{shown(identifier)} is not a {kind}: {error}") from None
 
 
 def _check_common(identifier: str, sigil: str, kind: str) -> None:
     if type(identifier) is not str or not identifier.startswith(sigil) or len(identifier) < 2:
-        raise InvalidIdentifier(f"{_shown(identifier)} is not a {kind}")
+        raise InvalidIdentifier(f"{shown(identifier)} is not a {kind}")
     try:
         size = len(identifier.encode("utf-8"))
     except UnicodeEncodeError:
         raise InvalidIdentifier(
-            f"{_shown(identifier)} is not a {kind}: it holds a lone surrogate"
+            f"{shown(identifier)} is not a {kind}: it holds a lone surrogate"
         ) from None
     if size > MAX_IDENTIFIER_BYTES:
         raise InvalidIdentifier(
-            f"{_shown(identifier)} is not a {kind}: longer than {MAX_IDENTIFIER_BYTES} bytes"
+            f"{shown(identifier)} is not a {kind}: longer than {MAX_IDENTIFIER_BYTES} bytes"
         )
 
 
-def _shown(value: object) -> str:
-    """`value` for an error message: quoted, and short whatever a stranger put in it."""
+def shown(value: object) -> str:
+    """`value` for an error message: quoted, ASCII, and short whatever a stranger put in it."""
     if not isinstance(value, str):
         return f"a {type(value).__name__}"
     return ascii(value if len(value) <= 100 else value[:100] + "…")
