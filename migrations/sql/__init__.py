@@ -1,0 +1,1 @@
+"""The statements of migrations that say more than alembic can."""

@@ -1,0 +1,106 @@
+"""The tables: Synapse's, with its names, columns, types, constraints and triggers, and our own.
+
+One MetaData that creates itself on SQLite and on PostgreSQL. Where a table of Synapse differs
+between the two, so does ours.
+"""
+
+from storage.schema import sequences, triggers
+from storage.schema.base import metadata
+from storage.schema.events import (
+    event_auth,
+    event_auth_chain_links,
+    event_auth_chain_to_calculate,
+    event_auth_chains,
+    event_backward_extremities,
+    event_edges,
+    event_failed_pull_attempts,
+    event_forward_extremities,
+    event_json,
+    events,
+    federation_inbound_events_staging,
+    redactions,
+    rejections,
+    room_depth,
+    room_memberships,
+    rooms,
+    state_events,
+)
+from storage.schema.own import resync_jobs
+from storage.schema.partial_state import (
+    partial_state_events,
+    partial_state_rooms,
+    partial_state_rooms_servers,
+    un_partial_stated_event_stream,
+    un_partial_stated_room_stream,
+)
+from storage.schema.servers import (
+    cache_invalidation_stream_by_instance,
+    destinations,
+    device_lists_changes_in_room,
+    device_lists_outbound_pokes,
+    device_lists_remote_pending,
+    schema_version,
+    server_keys_json,
+    server_signature_keys,
+    stream_positions,
+    worker_locks,
+    worker_read_write_locks,
+    worker_read_write_locks_mode,
+)
+from storage.schema.state import (
+    current_state_delta_stream,
+    current_state_events,
+    event_to_state_groups,
+    local_current_membership,
+    state_group_edges,
+    state_groups,
+    state_groups_state,
+)
+
+__all__ = [
+    "cache_invalidation_stream_by_instance",
+    "current_state_delta_stream",
+    "current_state_events",
+    "destinations",
+    "device_lists_changes_in_room",
+    "device_lists_outbound_pokes",
+    "device_lists_remote_pending",
+    "event_auth",
+    "event_auth_chain_links",
+    "event_auth_chain_to_calculate",
+    "event_auth_chains",
+    "event_backward_extremities",
+    "event_edges",
+    "event_failed_pull_attempts",
+    "event_forward_extremities",
+    "event_json",
+    "event_to_state_groups",
+    "events",
+    "federation_inbound_events_staging",
+    "local_current_membership",
+    "metadata",
+    "partial_state_events",
+    "partial_state_rooms",
+    "partial_state_rooms_servers",
+    "redactions",
+    "rejections",
+    "resync_jobs",
+    "room_depth",
+    "room_memberships",
+    "rooms",
+    "schema_version",
+    "sequences",
+    "server_keys_json",
+    "server_signature_keys",
+    "state_events",
+    "state_group_edges",
+    "state_groups",
+    "state_groups_state",
+    "stream_positions",
+    "triggers",
+    "un_partial_stated_event_stream",
+    "un_partial_stated_room_stream",
+    "worker_locks",
+    "worker_read_write_locks",
+    "worker_read_write_locks_mode",
+]
