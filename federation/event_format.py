@@ -9,13 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from federation.errors import InvalidEvent, InvalidIdentifier
+from federation.events import MAX_AUTH_EVENTS, MAX_PREV_EVENTS
 from federation.identifiers import MAX_IDENTIFIER_BYTES, check_server_name
 from federation.room_versions import EventFormat, RoomVersion
 
-MAX_PREV_EVENTS = 20
-"""Limit on `prev_events` (PDU schema)."""
-MAX_AUTH_EVENTS = 10
-"""Limit on `auth_events` (PDU schema)."""
 MAX_FIELD_BYTES = 255
 """Limit on `type` and `state_key`, in bytes of UTF-8 (client-server API, "Size limits")."""
 

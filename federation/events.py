@@ -101,6 +101,8 @@ class Event:
             UnknownRoomVersion: see `get_room_version`.
         """
         version = get_room_version(room_version)
+        if not isinstance(pdu, dict):
+            raise InvalidEvent("the event is not a JSON object")
         event = cls.__new__(cls)
         try:
             event.type = pdu["type"]
@@ -109,15 +111,15 @@ class Event:
             event.state_key = pdu.get("state_key")
             event.depth = pdu.get("depth", 0)
             event.origin_server_ts = pdu.get("origin_server_ts", 0)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidEvent(f"the event has no {error}") from None
+        except KeyError as error:
+            raise InvalidEvent(f"{error.args[0]} is missing") from None
         event.pdu = pdu
         event.room_version = version
         event._json = json_text
         event._check_types()
         event.auth_event_ids = _references(pdu, "auth_events", version)
         event.prev_event_ids = _references(pdu, "prev_events", version)
-        event.event_id = event_id if event_id is not None else _event_id(pdu, version)
+        event.event_id = compute_event_id(pdu, version) if event_id is None else event_id
         event.room_id = _room_id(event)
         return event
 
@@ -175,15 +177,6 @@ def _references(pdu: Mapping[str, Any], field: str, version: RoomVersion) -> tup
         if type(event_id) is not str:
             raise InvalidEvent(f"{field} holds something that is not an event id")
     return tuple(dict.fromkeys(references))
-
-
-def _event_id(pdu: Mapping[str, Any], version: RoomVersion) -> str:
-    if version.event_format is EventFormat.V1:
-        event_id = pdu.get("event_id")
-        if type(event_id) is not str:
-            raise InvalidEvent("event_id is missing or not a string")
-        return event_id
-    return compute_event_id(pdu, version)
 
 
 def _room_id(event: Event) -> str:

@@ -6,7 +6,7 @@ flag and never for the version. Source: the room version pages 1 to 12 of the Ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -81,6 +81,10 @@ class RoomVersion:
     """v12 (MSC4291): the room id is the create event's id with `!` for `$`."""
     creators_outrank_power_levels: bool
     """v12 (MSC4289): creators have infinite power and may not be listed in power levels."""
+
+    def __reduce__(self) -> tuple[Callable[[str], RoomVersion], tuple[str]]:
+        # Every event refers to its version: pickled by name, they share one after it, too.
+        return get_room_version, (self.identifier,)
 
 
 def _version(number: int) -> RoomVersion:

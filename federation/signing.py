@@ -45,6 +45,11 @@ class SigningKey:
 
     version: str
     seed: bytes = field(repr=False)
+    _expanded: nacl.signing.SigningKey = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Deriving the key pair from the seed costs as much as a signature: once is enough.
+        object.__setattr__(self, "_expanded", nacl.signing.SigningKey(self.seed))
 
     @property
     def alg(self) -> str:
@@ -59,7 +64,7 @@ class SigningKey:
     @property
     def verify_key(self) -> bytes:
         """The 32 public bytes."""
-        return bytes(nacl.signing.SigningKey(self.seed).verify_key)
+        return bytes(self._expanded.verify_key)
 
     @property
     def verify_key_base64(self) -> str:
@@ -68,7 +73,7 @@ class SigningKey:
 
     def sign(self, message: bytes) -> bytes:
         """The 64-byte signature of `message`."""
-        return nacl.signing.SigningKey(self.seed).sign(message).signature
+        return self._expanded.sign(message).signature
 
 
 def generate_signing_key() -> SigningKey:
@@ -124,6 +129,11 @@ def write_signing_key(path: str | os.PathLike[str], key: SigningKey) -> None:
         signedjson.key.write_signing_keys(file, [signedjson_key])
 
 
+def random_localpart() -> str:
+    """A random opaque id for an event of room versions 1 and 2: `$` + this + `:` + our name."""
+    return secrets.token_hex(12)
+
+
 def encode_base64(data: bytes) -> str:
     """`data` as unpadded Base64 in the standard alphabet."""
     return base64.b64encode(data).decode("ascii").rstrip("=")
@@ -158,8 +168,7 @@ def sign_event(
     Raises:
         InvalidEvent: the PDU has no canonical JSON.
     """
-    hashes = {**pdu.get("hashes", {}), "sha256": encode_base64(content_hash(pdu))}
-    hashed = {**pdu, "hashes": hashes}
+    hashed = {**pdu, "hashes": {"sha256": encode_base64(content_hash(pdu))}}
     return add_signature(hashed, version, server_name, key)
 
 
@@ -261,9 +270,11 @@ def _signed_part(json_object: Mapping[str, Any]) -> dict[str, Any]:
 def _with_signature(
     json_object: Mapping[str, Any], server_name: str, key: SigningKey, signature: bytes
 ) -> dict[str, Any]:
-    signatures = dict(json_object.get("signatures", {}))
+    present = json_object.get("signatures")
+    signatures = dict(present) if isinstance(present, dict) else {}
+    of_server = signatures.get(server_name)
     signatures[server_name] = {
-        **signatures.get(server_name, {}),
+        **(of_server if isinstance(of_server, dict) else {}),
         key.key_id: encode_base64(signature),
     }
     return {**json_object, "signatures": signatures}
