@@ -1,7 +1,6 @@
 """The admin HTTP listener: rooms, resync on demand, joins, health, metrics and the status page.
 
-Everything it tells or does comes through `RoomService`, so that it works the same in the worker
-and in tests. Errors have the shape of the Matrix APIs: `{"errcode", "error"}`.
+Errors have the shape of the Matrix APIs: `{"errcode", "error"}`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from resync.admin.health import Health
 from resync.admin.metrics import CONTENT_TYPE, Metrics
 from resync.admin.page import add_page_routes
 from resync.admin.token import token_matches
+from resync.errors import ResyncError
 from resync.join_request import InvalidJoinRequest, check_join_request
 from resync.status import RoomPage, RoomStatus, TriggerResult
 
@@ -52,8 +52,15 @@ class Joined(Protocol):
     def servers(self) -> int: ...
 
 
+Join = Callable[[str, Sequence[str], str], Awaitable[Joined]]
+"""Joins a room with partial state: room id, servers to join through, user id.
+
+Raises ResyncError or FederationError.
+"""
+
+
 class RoomService(Protocol):
-    """What the API needs of the worker."""
+    """What the API asks about rooms. A worker and a test answer from the same database."""
 
     async def list_rooms(self, from_token: str | None, limit: int) -> RoomPage:
         """A page of rooms. Raises ValueError if the token is none of ours."""
@@ -67,9 +74,6 @@ class RoomService(Protocol):
     async def trigger(self, room_id: str) -> TriggerResult:
         """Forget the backoff of a room."""
 
-    async def join(self, room_id: str, via: Sequence[str], user_id: str) -> Joined:
-        """Join a room with partial state. Raises FederationError."""
-
 
 class AdminApi:
     """The handlers. `build_app` puts them on a listener."""
@@ -78,12 +82,14 @@ class AdminApi:
         self,
         rooms: RoomService,
         *,
+        join: Join,
         server_name: str,
         token: str,
         metrics: Metrics,
         health: Health,
     ) -> None:
         self._rooms = rooms
+        self._make_join = join
         self._server_name = server_name
         self._token = token
         self._metrics = metrics
@@ -188,8 +194,8 @@ class AdminApi:
         except InvalidJoinRequest as error:
             raise invalid_parameter(str(error)) from error
         try:
-            joined = await self._rooms.join(wish.room_id, wish.via, wish.user_id)
-        except FederationError as error:
+            joined = await self._make_join(wish.room_id, wish.via, wish.user_id)
+        except (FederationError, ResyncError) as error:
             raise AdminError(502, "M_UNKNOWN", f"the join failed: {error}") from error
         return web.json_response(
             {

@@ -9,8 +9,10 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from resync.errors import ResyncError
 
-class TokenError(Exception):
+
+class TokenError(ResyncError):
     """The token file cannot be read or made, or does not hold a token."""
 
 
