@@ -100,3 +100,7 @@ class InvalidSignature(FederationError):
 
 class InvalidSigningKey(FederationError):
     """A signing key file that cannot be used; the message names the file."""
+
+
+class InvalidAddressRange(FederationError):
+    """An entry of the deny or allow list that is not an IP range."""

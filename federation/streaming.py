@@ -15,7 +15,7 @@ import asyncio
 import codecs
 import json
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
@@ -148,10 +148,12 @@ class ResponseParser:
         fields: the keys whose values are kept whole in `fields`.
 
     Attributes:
+        destination, pdu_arrays, limits: as given.
         strings: the collected strings, by key; a key that did not come is absent.
         fields: the kept values, by key.
         dropped: how many elements were left out, by key: PDUs nested too deep to be parsed,
             strings that are too long or not strings at all.
+        keys_seen: the keys asked for that have come so far.
         bytes_fed: size of the body so far.
     """
 
@@ -164,18 +166,18 @@ class ResponseParser:
         fields: Collection[str] = (),
         limits: ParserLimits | None = None,
     ) -> None:
-        self._destination = destination
-        self._pdu_arrays = frozenset(pdu_arrays)
+        self.destination = destination
+        self.pdu_arrays = frozenset(pdu_arrays)
         self._string_arrays = frozenset(string_arrays)
         self._field_names = frozenset(fields)
-        self._limits = limits or ParserLimits()
+        self.limits = limits or ParserLimits()
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
         self._text = ""
         self._index = 0
         self._closed = False
         self._expect = _Expect.OBJECT
         self._key = ""
-        self._keys_seen: set[str] = set()
+        self.keys_seen: set[str] = set()
         self._elements_seen = 0
         self._try_at_length = 0
         self._last_error = ""
@@ -191,8 +193,8 @@ class ResponseParser:
             InvalidResponse: the body is too large or not UTF-8.
         """
         self.bytes_fed += len(data)
-        if self.bytes_fed > self._limits.body_bytes:
-            raise self._error(f"the body is larger than {self._limits.body_bytes} bytes")
+        if self.bytes_fed > self.limits.body_bytes:
+            raise self._error(f"the body is larger than {self.limits.body_bytes} bytes")
         self._append(data, final=False)
 
     def close(self) -> None:
@@ -266,7 +268,7 @@ class ResponseParser:
             if self._key in self._string_arrays:
                 self.strings[self._key] = []
             return True
-        if self._key in self._pdu_arrays or self._key in self._string_arrays:
+        if self._key in self.pdu_arrays or self._key in self._string_arrays:
             raise self._error(f"`{self._key}` is not an array")
         return False
 
@@ -275,11 +277,11 @@ class ResponseParser:
         if decoded is None:
             return False
         key, end = decoded
-        wanted = self._pdu_arrays | self._string_arrays | self._field_names
+        wanted = self.pdu_arrays | self._string_arrays | self._field_names
         if key in wanted:
-            if key in self._keys_seen:
+            if key in self.keys_seen:
                 raise self._error(f"the key `{key}` comes twice")
-            self._keys_seen.add(key)
+            self.keys_seen.add(key)
         self._key = key
         self._index = end
         self._expect = _Expect.COLON
@@ -301,7 +303,7 @@ class ResponseParser:
     def _parse_elements(self, max_elements: int) -> PduBatch | None:
         """Takes elements while they are complete. None if there was not one."""
         key = self._key
-        holds_pdus = key in self._pdu_arrays
+        holds_pdus = key in self.pdu_arrays
         strings = self.strings.get(key)
         pdus: list[RawPdu] = []
         taken = 0
@@ -320,7 +322,7 @@ class ResponseParser:
                 else:
                     raise self._error(f"`{key}` holds something that is not an event")
             elif strings is not None:
-                if type(value) is str and len(value) <= self._limits.string_chars:
+                if type(value) is str and len(value) <= self.limits.string_chars:
                     strings.append(value)
                 else:
                     self._drop(key)
@@ -328,8 +330,8 @@ class ResponseParser:
             self._index = end
             self._after_element()
         self._elements_seen += taken
-        if self._elements_seen > self._limits.elements:
-            raise self._error(f"the answer lists more than {self._limits.elements} things")
+        if self._elements_seen > self.limits.elements:
+            raise self._error(f"the answer lists more than {self.limits.elements} things")
         return PduBatch(key, pdus) if taken else None
 
     def _skip_whitespace(self) -> None:
@@ -383,15 +385,15 @@ class ResponseParser:
             self._last_error = "Expecting value"
 
     def _check_element_size(self, length: int) -> None:
-        if length > self._limits.element_chars:
+        if length > self.limits.element_chars:
             detail = f" or is not JSON ({self._last_error})" if self._last_error else ""
             raise self._error(
-                f"something in `{self._key}` is longer than {self._limits.element_chars} "
+                f"something in `{self._key}` is longer than {self.limits.element_chars} "
                 f"characters{detail}"
             )
 
     def _error(self, reason: str) -> InvalidResponse:
-        return InvalidResponse(self._destination, reason)
+        return InvalidResponse(self.destination, reason)
 
 
 _NEXT: Final = {
@@ -439,7 +441,7 @@ def _end_of_nested_value(text: str, index: int) -> int:
 
 async def parse_chunks(
     parser: ResponseParser, chunks: AsyncIterable[bytes], *, batch_size: int = 1000
-) -> AsyncIterator[PduBatch]:
+) -> AsyncGenerator[PduBatch, None]:
     """Runs a whole body through `parser`, giving other tasks their turn every few milliseconds.
 
     Yields:

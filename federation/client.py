@@ -1,0 +1,445 @@
+"""The federation API as a caller: joins, state, events.
+
+Every answer comes from a stranger. What is returned here has the right shape and nothing more:
+the events in it are `RawPdu`s that `federation.checks` has yet to judge.
+
+Source: server-server API, "Joining Rooms", "Retrieving events", "Backfilling and retrieving
+missing events"; MSC3706 for the partial state fields under their old names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from federation.errors import InvalidIdentifier, InvalidResponse, UnknownRoomVersion
+from federation.identifiers import check_event_id, check_server_name
+from federation.room_versions import ROOM_VERSIONS
+from federation.signing import SigningKey
+from federation.streaming import ParserLimits, PduBatch, RawPdu, ResponseParser, parse_chunks
+from federation.transport import Timeouts, Transport
+from federation.x_matrix import authorization_header
+
+__all__ = [
+    "ClientLimits",
+    "ClientTimeouts",
+    "FederationClient",
+    "MakeJoin",
+    "PduBatch",
+    "RawPdu",
+    "SendJoin",
+    "StateIds",
+]
+
+_MEGABYTE: Final = 1024 * 1024
+_OLD_SERVERS_IN_ROOM: Final = "org.matrix.msc3706.servers_in_room"
+_OLD_PARTIAL_STATE: Final = "org.matrix.msc3706.partial_state"
+
+
+class MakeJoin(NamedTuple):
+    """A template for our join event.
+
+    Attributes:
+        room_version: one of the versions we know.
+        event: the template: a join of the user asked for in the room asked for; the rest of it
+            is the resident's word.
+    """
+
+    room_version: str
+    event: dict[str, Any]
+
+
+class SendJoin(NamedTuple):
+    """The room as the resident server shows it to us at our join.
+
+    Attributes:
+        event: our join as the resident signed it too; None where it does not send it back.
+        state: the state before the join; without most members if `members_omitted`.
+        auth_chain: the auth chain of the join and of `state`, less what `state` has.
+        members_omitted: False also when the resident ignored `omit_members`.
+        servers_in_room: valid server names, without duplicates.
+        dropped: how many entries were unusable, by array name: server names that are malformed
+            or past the limit, events nested too deep to parse.
+    """
+
+    event: RawPdu | None
+    state: list[RawPdu]
+    auth_chain: list[RawPdu]
+    members_omitted: bool
+    servers_in_room: list[str]
+    dropped: Mapping[str, int]
+
+
+class StateIds(NamedTuple):
+    """Event ids of the state before an event, and of its auth chain; without duplicates."""
+
+    state: list[str]
+    auth_chain: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTimeouts:
+    """How long a silent server is waited for.
+
+    Attributes:
+        small: answers that need no work.
+        large: answers that a resident may have to resolve state for, minutes in a large room.
+    """
+
+    small: Timeouts = field(default_factory=lambda: Timeouts(first_byte=60.0))
+    large: Timeouts = field(default_factory=lambda: Timeouts(first_byte=600.0))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """The largest answers that are read, in bytes, and the longest lists.
+
+    Attributes:
+        room_bytes: `/state` and `/send_join`.
+        ids_bytes: `/state_ids`.
+        chain_bytes: `/event_auth` and `/get_missing_events`.
+        event_bytes: `/make_join` and `/event`.
+        servers: names kept of `servers_in_room`.
+        events: events and ids in one answer.
+    """
+
+    room_bytes: int = 500 * _MEGABYTE
+    ids_bytes: int = 100 * _MEGABYTE
+    chain_bytes: int = 100 * _MEGABYTE
+    event_bytes: int = _MEGABYTE
+    servers: int = 50_000
+    events: int = 2_000_000
+
+
+class FederationClient:
+    """Asks other homeservers, in the name of ours.
+
+    All methods raise:
+        TransportError: no answer; `InvalidResponse` for one that cannot be used.
+        HttpError: the server refuses.
+
+    Args:
+        server_name: our name.
+        signing_key: our key, which signs every request.
+        transport: finds the servers and carries the requests.
+    """
+
+    def __init__(
+        self,
+        server_name: str,
+        signing_key: SigningKey,
+        transport: Transport,
+        *,
+        timeouts: ClientTimeouts | None = None,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        self._server_name = server_name
+        self._signing_key = signing_key
+        self._transport = transport
+        self._timeouts = timeouts or ClientTimeouts()
+        self._limits = limits or ClientLimits()
+
+    async def make_join(self, destination: str, room_id: str, user_id: str) -> MakeJoin:
+        """Asks for a join event to sign.
+
+        Raises:
+            UnknownRoomVersion: the room has a version that we do not know.
+        """
+        target = _target(
+            "v1/make_join", room_id, user_id, query=[("ver", version) for version in ROOM_VERSIONS]
+        )
+        answer = await self._transport.get_json(
+            destination,
+            target,
+            max_bytes=self._limits.event_bytes,
+            timeouts=self._timeouts.small,
+            authorization=self._authorization(destination, "GET", target, None),
+        )
+        room_version = answer.get("room_version", "1")
+        if not isinstance(room_version, str):
+            raise InvalidResponse(destination, "`room_version` is not a string")
+        if room_version not in ROOM_VERSIONS:
+            raise UnknownRoomVersion(room_version[:100])
+        event = answer.get("event")
+        if not isinstance(event, dict):
+            raise InvalidResponse(destination, "the answer has no `event`")
+        _check_template(destination, event, room_id, user_id)
+        return MakeJoin(room_version, event)
+
+    async def send_join(
+        self,
+        destination: str,
+        room_id: str,
+        event_id: str,
+        pdu: Mapping[str, Any],
+        *,
+        omit_members: bool,
+    ) -> SendJoin:
+        """Hands our signed join to a resident server and takes the room's state from it.
+
+        Not repeated when it fails half way: the resident may have accepted the join.
+        """
+        parser = self._parser(
+            destination,
+            self._limits.room_bytes,
+            pdu_arrays=("state", "auth_chain"),
+            string_arrays=("servers_in_room", _OLD_SERVERS_IN_ROOM),
+            fields=("event", "members_omitted", _OLD_PARTIAL_STATE),
+        )
+        target = _target(
+            "v2/send_join",
+            room_id,
+            event_id,
+            query=[("omit_members", "true")] if omit_members else [],
+        )
+        pdus = await self._collect("PUT", target, parser, self._timeouts.large, content=pdu)
+        _require(parser, "state", "auth_chain")
+        members_omitted = _members_omitted(parser)
+        servers, dropped = self._servers_in_room(parser)
+        if members_omitted and not servers:
+            raise InvalidResponse(
+                destination, "members are left out, but `servers_in_room` names no server"
+            )
+        return SendJoin(
+            event=_signed_join(parser),
+            state=pdus["state"],
+            auth_chain=pdus["auth_chain"],
+            members_omitted=members_omitted,
+            servers_in_room=servers,
+            dropped=dropped,
+        )
+
+    async def state_ids(self, destination: str, room_id: str, event_id: str) -> StateIds:
+        """The ids of the room's state before an event, and of that state's auth chain."""
+        parser = self._parser(
+            destination, self._limits.ids_bytes, string_arrays=("pdu_ids", "auth_chain_ids")
+        )
+        target = _target("v1/state_ids", room_id, query=[("event_id", event_id)])
+        await self._collect("GET", target, parser, self._timeouts.large)
+        _require(parser, "pdu_ids", "auth_chain_ids")
+        return StateIds(_event_ids(parser, "pdu_ids"), _event_ids(parser, "auth_chain_ids"))
+
+    async def state(
+        self, destination: str, room_id: str, event_id: str, *, batch_size: int = 1000
+    ) -> AsyncGenerator[PduBatch, None]:
+        """The room's state before an event, and its auth chain, as they arrive.
+
+        An asynchronous generator: whoever stops early closes it (`contextlib.aclosing`).
+
+        Yields:
+            `(section, pdus)`, section being "pdus" for the state or "auth_chain". If it raises
+            in the middle, the answer was incomplete and what came before is not the whole state.
+        """
+        parser = self._parser(
+            destination, self._limits.room_bytes, pdu_arrays=("pdus", "auth_chain")
+        )
+        target = _target("v1/state", room_id, query=[("event_id", event_id)])
+        batches = self._stream("GET", target, parser, self._timeouts.large, batch_size=batch_size)
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+        _require(parser, "pdus", "auth_chain")
+
+    async def event(self, destination: str, event_id: str) -> RawPdu:
+        """One event. That it is the one asked for is for the caller to check."""
+        parser = self._parser(destination, self._limits.event_bytes, pdu_arrays=("pdus",))
+        target = _target("v1/event", event_id)
+        events = (await self._collect("GET", target, parser, self._timeouts.small))["pdus"]
+        if len(events) != 1:
+            raise InvalidResponse(destination, f"`pdus` holds {len(events)} events instead of one")
+        return events[0]
+
+    async def event_auth(self, destination: str, room_id: str, event_id: str) -> list[RawPdu]:
+        """The whole auth chain of an event."""
+        parser = self._parser(destination, self._limits.chain_bytes, pdu_arrays=("auth_chain",))
+        target = _target("v1/event_auth", room_id, event_id)
+        pdus = await self._collect("GET", target, parser, self._timeouts.large)
+        _require(parser, "auth_chain")
+        return pdus["auth_chain"]
+
+    async def get_missing_events(
+        self,
+        destination: str,
+        room_id: str,
+        earliest: Collection[str],
+        latest: Collection[str],
+        limit: int,
+        min_depth: int,
+    ) -> list[RawPdu]:
+        """Events between `earliest` (which we have) and `latest`, at most `limit`."""
+        parser = self._parser(destination, self._limits.chain_bytes, pdu_arrays=("events",))
+        content = {
+            "earliest_events": list(earliest),
+            "latest_events": list(latest),
+            "limit": limit,
+            "min_depth": min_depth,
+        }
+        # A POST, but one that only asks.
+        pdus = await self._collect(
+            "POST",
+            _target("v1/get_missing_events", room_id),
+            parser,
+            self._timeouts.small,
+            content=content,
+            repeatable=True,
+        )
+        _require(parser, "events")
+        return pdus["events"][:limit]
+
+    def _servers_in_room(self, parser: ResponseParser) -> tuple[list[str], dict[str, int]]:
+        """The usable names, and the parser's counts of what was dropped with ours added."""
+        key = "servers_in_room" if "servers_in_room" in parser.strings else _OLD_SERVERS_IN_ROOM
+        names = list(dict.fromkeys(parser.strings.get(key, ())))
+        servers = [name for name in names if _is_server_name(name)][: self._limits.servers]
+        dropped = {name: count for name, count in parser.dropped.items() if count}
+        unusable = dropped.pop(key, 0) + len(names) - len(servers)
+        if unusable:
+            dropped["servers_in_room"] = unusable
+        return servers, dropped
+
+    def _parser(
+        self,
+        destination: str,
+        body_bytes: int,
+        *,
+        pdu_arrays: Collection[str] = (),
+        string_arrays: Collection[str] = (),
+        fields: Collection[str] = (),
+    ) -> ResponseParser:
+        return ResponseParser(
+            destination,
+            pdu_arrays=pdu_arrays,
+            string_arrays=string_arrays,
+            fields=fields,
+            limits=ParserLimits(body_bytes=body_bytes, elements=self._limits.events),
+        )
+
+    def _authorization(
+        self, destination: str, method: str, target: str, content: Mapping[str, Any] | None
+    ) -> str:
+        return authorization_header(
+            self._server_name, self._signing_key, destination, method, target, content
+        )
+
+    async def _collect(
+        self,
+        method: str,
+        target: str,
+        parser: ResponseParser,
+        timeouts: Timeouts,
+        *,
+        content: Mapping[str, Any] | None = None,
+        repeatable: bool | None = None,
+    ) -> dict[str, list[RawPdu]]:
+        """All events of an answer by array; the parser has the rest of it."""
+        collected: dict[str, list[RawPdu]] = {name: [] for name in parser.pdu_arrays}
+        batches = self._stream(
+            method, target, parser, timeouts, content=content, repeatable=repeatable
+        )
+        async with aclosing(batches):
+            async for section, pdus in batches:
+                collected[section].extend(pdus)
+        return collected
+
+    async def _stream(
+        self,
+        method: str,
+        target: str,
+        parser: ResponseParser,
+        timeouts: Timeouts,
+        *,
+        content: Mapping[str, Any] | None = None,
+        repeatable: bool | None = None,
+        batch_size: int = 1000,
+    ) -> AsyncGenerator[PduBatch, None]:
+        destination = parser.destination
+        async with self._transport.request(
+            destination,
+            method,
+            target,
+            timeouts=timeouts,
+            content=content,
+            authorization=self._authorization(destination, method, target, content),
+            repeatable=repeatable,
+        ) as response:
+            pieces = response.pieces(parser.limits.body_bytes)
+            batches = parse_chunks(parser, pieces, batch_size=batch_size)
+            async with aclosing(pieces), aclosing(batches):
+                async for batch in batches:
+                    yield batch
+
+
+def _target(endpoint: str, *segments: str, query: Sequence[tuple[str, str]] = ()) -> str:
+    """Path and query of a federation endpoint, percent-encoded."""
+    path = "/".join(
+        ["/_matrix/federation", endpoint, *(quote(segment, safe="") for segment in segments)]
+    )
+    return f"{path}?{urlencode(query, quote_via=quote, safe='')}" if query else path
+
+
+def _check_template(destination: str, event: Mapping[str, Any], room_id: str, user_id: str) -> None:
+    """What we are about to sign must be our user's join to that room and nothing else."""
+    content = event.get("content")
+    wanted = {
+        "type": (event.get("type"), "m.room.member"),
+        "room_id": (event.get("room_id"), room_id),
+        "sender": (event.get("sender"), user_id),
+        "state_key": (event.get("state_key"), user_id),
+        "content.membership": (
+            content.get("membership") if isinstance(content, dict) else None,
+            "join",
+        ),
+    }
+    for name, (found, expected) in wanted.items():
+        if found != expected:
+            raise InvalidResponse(
+                destination, f"its join template is not for our join: {name} is not {expected!r}"
+            )
+
+
+def _require(parser: ResponseParser, *arrays: str) -> None:
+    for name in arrays:
+        if name not in parser.keys_seen:
+            raise InvalidResponse(parser.destination, f"the answer has no `{name}`")
+
+
+def _members_omitted(parser: ResponseParser) -> bool:
+    for name in ("members_omitted", _OLD_PARTIAL_STATE):
+        kept = parser.fields.get(name)
+        if kept is not None:
+            if not isinstance(kept.value, bool):
+                raise InvalidResponse(parser.destination, f"`{name}` is not true or false")
+            return kept.value
+    return False
+
+
+def _signed_join(parser: ResponseParser) -> RawPdu | None:
+    kept = parser.fields.get("event")
+    if kept is None or kept.value is None:
+        return None
+    if not isinstance(kept.value, dict):
+        raise InvalidResponse(parser.destination, "`event` is not an object")
+    return RawPdu(kept.value, kept.json_text)
+
+
+def _event_ids(parser: ResponseParser, key: str) -> list[str]:
+    event_ids = list(dict.fromkeys(parser.strings[key]))
+    try:
+        for event_id in event_ids:
+            check_event_id(event_id)
+    except InvalidIdentifier as error:
+        raise InvalidResponse(parser.destination, f"`{key}`: {error}") from None
+    if parser.dropped.get(key):
+        raise InvalidResponse(parser.destination, f"`{key}` holds something that is no event id")
+    return event_ids
+
+
+def _is_server_name(name: str) -> bool:
+    try:
+        check_server_name(name)
+    except InvalidIdentifier:
+        return False
+    return True
