@@ -24,6 +24,7 @@ from resync.admin.token import token_matches
 from resync.errors import ResyncError
 from resync.join_request import InvalidJoinRequest, check_join_request
 from resync.status import RoomPage, RoomStatus, TriggerResult
+from storage.errors import StorageError
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_WAIT_SECONDS = 300.0
@@ -230,6 +231,9 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         return response
     except web.HTTPException as error:
         return AdminError(error.status, "M_UNKNOWN", error.reason).response()
+    except StorageError as error:
+        logger.error("admin request failed", path=request.path, error=str(error))
+        return AdminError(503, "M_UNKNOWN", "the database does not answer: see the log").response()
     except Exception:
         logger.exception("admin request failed", method=request.method, path=request.path)
         return AdminError(500, "M_UNKNOWN", "this failed here: the log says why").response()

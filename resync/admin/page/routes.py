@@ -22,7 +22,7 @@ def add_page_routes(app: web.Application) -> None:
     directory = resources.files("resync.admin.page")
     for path, (name, content_type) in _FILES.items():
         text = (directory / name).read_text(encoding="utf-8")
-        app.router.add_get(path, _Page(text, content_type))
+        app.router.add_get(path, _Page(text, content_type).get)
 
 
 class _Page:
@@ -30,7 +30,7 @@ class _Page:
         self._text = text
         self._content_type = content_type
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request) -> web.Response:
         return web.Response(
             text=self._text,
             content_type=self._content_type,
