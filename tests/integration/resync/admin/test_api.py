@@ -198,7 +198,7 @@ async def test_bodies_that_are_no_object(admin, body, status, errcode):
 async def test_a_body_that_is_cut_off(admin):
     """The connection ends in the middle of the body: nothing is joined and the listener goes on."""
     body = json.dumps(JOIN).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", admin.port)
     writer.write(
         f"POST {API}/join HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer "
         f"a-token-for-these-tests\r\nContent-Length: {len(body) + 10}\r\n\r\n".encode()
