@@ -56,6 +56,9 @@ def _check_fields(pdu: Mapping[str, Any], version: RoomVersion, known_servers: s
     if version.event_format is EventFormat.V1:
         check_references = _check_reference_pairs
         _check_identifier("event_id", pdu["event_id"], "$", known_servers)
+    elif "event_id" in pdu:
+        # The field would be part of the hash that is the event's id; deployed servers refuse it.
+        raise InvalidEvent("event_id is no field of this room version's events")
     check_references("auth_events", pdu["auth_events"], MAX_AUTH_EVENTS)
     check_references("prev_events", pdu["prev_events"], MAX_PREV_EVENTS)
     _check_hashes(pdu["hashes"])
