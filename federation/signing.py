@@ -147,7 +147,7 @@ def decode_base64(text: str) -> bytes:
     """
     if "-" in text or "_" in text:
         text = text.replace("-", "+").replace("_", "/")
-    return binascii.a2b_base64(text + "===")
+    return binascii.a2b_base64(text + "=" * (-len(text) % 4))
 
 
 def sign_json(json_object: Mapping[str, Any], server_name: str, key: SigningKey) -> dict[str, Any]:
