@@ -64,14 +64,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"resync {metadata.version('faster-joins-resync')}"
     )
+    _add_config(parser, default=None)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, summary: str, run: Callable[[argparse.Namespace], int]) -> _Parser:
         command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         command.set_defaults(run=run)
+        # After the command too; what is not given there must not undo what was given before it.
+        _add_config(command, default=argparse.SUPPRESS)
         return command
 
-    migrate = add("migrate", "Bring the database to the newest schema.", _migrate)
+    add("migrate", "Bring the database to the newest schema.", _migrate)
     worker = add("worker", "Run the service: resync rooms until stopped.", _worker)
     worker.add_argument("--once", action="store_true", help="work until nothing is due, then end")
     join = add("join", "Join a room with partial state.", _join)
@@ -97,15 +100,6 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print JSON")
     trigger = add("trigger", "Forget the backoff of a room and resync it now.", _trigger)
     trigger.add_argument("room_id", metavar="ROOM", type=_room_id, help="the id of the room")
-    for command in (migrate, worker, join, status, trigger):
-        command.add_argument(
-            "--config",
-            metavar="FILE",
-            type=Path,
-            help="the configuration (default: resync.yaml if there is one; "
-            "RESYNC_… variables win over it)",
-        )
-
     add("demo", "Show the whole story on a simulated federation; needs no set-up.", _demo)
     sample = add("generate-config", "Print a commented sample configuration.", _generate_config)
     sample.add_argument(
@@ -119,6 +113,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 _Parser = argparse.ArgumentParser
+
+
+def _add_config(parser: _Parser, *, default: str | None) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=default,
+        help="the configuration (default: resync.yaml if there is one; "
+        "RESYNC_… variables win over it)",
+    )
 
 
 def _checked(check: Callable[[str], None]) -> Callable[[str], str]:

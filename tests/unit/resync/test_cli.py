@@ -91,6 +91,14 @@ def test_a_config_that_is_not_there(capsys):
     )
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--config", "a.yaml", "status"], ["status", "--config", "a.yaml"]]
+)
+def test_config_may_come_before_or_after_the_command(capsys, tmp_path, arguments):
+    (tmp_path / "a.yaml").write_text("nonsense: 1\n")
+    assert refused(capsys, *arguments) == "resync: a.yaml: nonsense: unknown key\n"
+
+
 def test_resync_yaml_is_found(capsys, tmp_path):
     (tmp_path / "resync.yaml").write_text("nonsense: 1\n")
     assert refused(capsys, "status") == "resync: resync.yaml: nonsense: unknown key\n"
