@@ -104,3 +104,7 @@ class InvalidSigningKey(FederationError):
 
 class InvalidAddressRange(FederationError):
     """An entry of the deny or allow list that is not an IP range."""
+
+
+class InvalidKeyResponse(FederationError):
+    """Published keys that are malformed or not signed as they must be."""
