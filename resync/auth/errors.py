@@ -6,7 +6,7 @@ from federation.room_versions import RoomVersion
 from resync.auth.rule_numbers import Rule, rule_number
 
 
-class NotAuthorised(Exception):  # noqa: N818
+class NotAuthorised(Exception):
     """An authorisation rule rejects the event.
 
     Attributes:

@@ -31,7 +31,7 @@ DEFAULTS = {
 """What each property means when power levels do not have it, or the room has no power levels."""
 
 
-class MalformedPowerLevel(ValueError):  # noqa: N818
+class MalformedPowerLevel(ValueError):
     """A power level that is not written as its room version demands."""
 
 

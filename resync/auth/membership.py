@@ -7,21 +7,17 @@ The rule on the signature of the server in `join_authorised_via_users_server` (5
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from federation.events import Event
+from resync.auth.auth_state import JOIN_RULES_KEY, POWER_LEVELS_KEY, AuthState
 from resync.auth.errors import rejected_by
 from resync.auth.levels import creator_of, named_level, user_level
 from resync.auth.rule_numbers import Rule
 from resync.auth.third_party_invite import check_third_party_invite
 
-_CREATE = ("m.room.create", "")
-_JOIN_RULES = ("m.room.join_rules", "")
-_POWER_LEVELS = ("m.room.power_levels", "")
 
-
-def check_member(event: Event, create: Event, auth_state: Mapping[tuple[str, str], Event]) -> None:
+def check_member(event: Event, create: Event, auth_state: AuthState) -> None:
     """Rule 5.
 
     Raises:
@@ -49,21 +45,19 @@ def check_member(event: Event, create: Event, auth_state: Mapping[tuple[str, str
         raise rejected_by(Rule.MEMBER_UNKNOWN, version, "unknown membership")
 
 
-def membership_of(user_id: str, auth_state: Mapping[tuple[str, str], Event]) -> Any:
+def membership_of(user_id: str, auth_state: AuthState) -> Any:
     """The user's current membership: None without a member event, else whatever it holds."""
     member = auth_state.get(("m.room.member", user_id))
     return None if member is None else member.content.get("membership")
 
 
-def _join_rule(auth_state: Mapping[tuple[str, str], Event]) -> Any:
+def _join_rule(auth_state: AuthState) -> Any:
     """The current join rule; `invite` where nothing says otherwise."""
-    join_rules = auth_state.get(_JOIN_RULES)
+    join_rules = auth_state.get(JOIN_RULES_KEY)
     return "invite" if join_rules is None else join_rules.content.get("join_rule", "invite")
 
 
-def _check_join(
-    event: Event, target: str, create: Event, auth_state: Mapping[tuple[str, str], Event]
-) -> None:
+def _check_join(event: Event, target: str, create: Event, auth_state: AuthState) -> None:
     """Rule 5.3: `membership` is `join`."""
     version = event.room_version
     # 5.3.1 If the only previous event is an m.room.create and the state_key is the creator, allow.
@@ -95,9 +89,7 @@ def _check_join(
         raise rejected_by(Rule.JOIN_OTHERWISE, version, "the join rule does not let anyone in")
 
 
-def _check_authoriser(
-    event: Event, create: Event, auth_state: Mapping[tuple[str, str], Event]
-) -> None:
+def _check_authoriser(event: Event, create: Event, auth_state: AuthState) -> None:
     """Rule 5.3.5.2.
 
     If the `join_authorised_via_users_server` key in `content` is not a user with sufficient
@@ -110,16 +102,14 @@ def _check_authoriser(
     elif membership_of(authoriser, auth_state) != "join":
         reason = f"{authoriser}, who authorised the join, is not in the room"
     else:
-        power_levels = auth_state.get(_POWER_LEVELS)
+        power_levels = auth_state.get(POWER_LEVELS_KEY)
         if user_level(authoriser, create, power_levels) < named_level("invite", power_levels):
             reason = f"{authoriser}, who authorised the join, may not invite"
     if reason is not None:
         raise rejected_by(Rule.JOIN_RESTRICTED_AUTHORISER, event.room_version, reason)
 
 
-def _check_invite(
-    event: Event, target: str, create: Event, auth_state: Mapping[tuple[str, str], Event]
-) -> None:
+def _check_invite(event: Event, target: str, create: Event, auth_state: AuthState) -> None:
     """Rule 5.4: `membership` is `invite`."""
     version = event.room_version
     target_membership = membership_of(target, auth_state)
@@ -136,15 +126,13 @@ def _check_invite(
             Rule.INVITE_TARGET, version, f"{target} is in the room already, or banned"
         )
     # 5.4.4 If the sender's power level is greater than or equal to the invite level, allow.
-    power_levels = auth_state.get(_POWER_LEVELS)
+    power_levels = auth_state.get(POWER_LEVELS_KEY)
     if user_level(event.sender, create, power_levels) < named_level("invite", power_levels):
         # 5.4.5 Otherwise, reject.
         raise rejected_by(Rule.INVITE_OTHERWISE, version, f"{event.sender} may not invite")
 
 
-def _check_leave(
-    event: Event, target: str, create: Event, auth_state: Mapping[tuple[str, str], Event]
-) -> None:
+def _check_leave(event: Event, target: str, create: Event, auth_state: AuthState) -> None:
     """Rule 5.5: `membership` is `leave`."""
     version = event.room_version
     sender = event.sender
@@ -158,7 +146,7 @@ def _check_leave(
     # 5.5.2 If the sender's current membership state is not join, reject.
     if membership != "join":
         raise rejected_by(Rule.LEAVE_SENDER, version, f"{sender} is not in the room")
-    power_levels = auth_state.get(_POWER_LEVELS)
+    power_levels = auth_state.get(POWER_LEVELS_KEY)
     sender_level = user_level(sender, create, power_levels)
     # 5.5.3 If the target user's current membership state is ban, and the sender's power level is
     #       less than the ban level, reject.
@@ -175,9 +163,7 @@ def _check_leave(
         raise rejected_by(Rule.LEAVE_OTHERWISE, version, f"{sender} may not kick {target}")
 
 
-def _check_ban(
-    event: Event, target: str, create: Event, auth_state: Mapping[tuple[str, str], Event]
-) -> None:
+def _check_ban(event: Event, target: str, create: Event, auth_state: AuthState) -> None:
     """Rule 5.6: `membership` is `ban`."""
     version = event.room_version
     sender = event.sender
@@ -186,7 +172,7 @@ def _check_ban(
         raise rejected_by(Rule.BAN_SENDER, version, f"{sender} is not in the room")
     # 5.6.2 If the sender's power level is greater than or equal to the ban level, and the target
     #       user's power level is less than the sender's power level, allow.
-    power_levels = auth_state.get(_POWER_LEVELS)
+    power_levels = auth_state.get(POWER_LEVELS_KEY)
     sender_level = user_level(sender, create, power_levels)
     if sender_level < named_level("ban", power_levels) or sender_level <= user_level(
         target, create, power_levels
@@ -195,7 +181,7 @@ def _check_ban(
         raise rejected_by(Rule.BAN_OTHERWISE, version, f"{sender} may not ban {target}")
 
 
-def _check_knock(event: Event, target: str, auth_state: Mapping[tuple[str, str], Event]) -> None:
+def _check_knock(event: Event, target: str, auth_state: AuthState) -> None:
     """Rule 5.7: `membership` is `knock`, from version 7 on."""
     version = event.room_version
     # 5.7.1 If the join_rule is anything other than knock or knock_restricted, reject.

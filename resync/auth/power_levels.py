@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from federation.events import Event
+from resync.auth.auth_state import POWER_LEVELS_KEY, AuthState
 from resync.auth.create import is_user_id
 from resync.auth.errors import rejected_by
 from resync.auth.levels import (
@@ -21,12 +22,8 @@ from resync.auth.levels import (
 )
 from resync.auth.rule_numbers import Rule
 
-_POWER_LEVELS = ("m.room.power_levels", "")
 
-
-def check_power_levels(
-    event: Event, create: Event, auth_state: Mapping[tuple[str, str], Event]
-) -> None:
+def check_power_levels(event: Event, create: Event, auth_state: AuthState) -> None:
     """Rule 10.
 
     Raises:
@@ -35,7 +32,7 @@ def check_power_levels(
     """
     _check_content(event, create)
     # 10.5 If there is no previous m.room.power_levels event in the room, allow.
-    previous = auth_state.get(_POWER_LEVELS)
+    previous = auth_state.get(POWER_LEVELS_KEY)
     if previous is not None:
         _check_changes(event, previous, user_level(event.sender, create, previous))
 

@@ -29,6 +29,7 @@ from collections.abc import Collection, Mapping
 from typing import cast
 
 from federation.events import Event, StateKey
+from resync.auth.auth_state import CREATE_KEY, POWER_LEVELS_KEY, AuthState
 from resync.auth.create import check_create, domain
 from resync.auth.errors import rejected_by
 from resync.auth.levels import MalformedPowerLevel, named_level, required_level, user_level
@@ -36,9 +37,6 @@ from resync.auth.membership import check_member, membership_of
 from resync.auth.power_levels import check_power_levels
 from resync.auth.rule_numbers import Rule
 from resync.auth.selection import CREATE, auth_types_for_event
-
-_CREATE = ("m.room.create", "")
-_POWER_LEVELS = ("m.room.power_levels", "")
 
 
 def check_auth_rules(event: Event, auth_state: Mapping[StateKey, Event]) -> None:
@@ -57,7 +55,7 @@ def check_auth_rules(event: Event, auth_state: Mapping[StateKey, Event]) -> None
     if event.type == "m.room.create":
         check_create(event)
     else:
-        check_state_dependent_rules(event, cast(Mapping[tuple[str, str], Event], auth_state))
+        check_state_dependent_rules(event, cast(AuthState, auth_state))
 
 
 def check_auth_events(
@@ -126,7 +124,7 @@ def check_auth_events(
         )
 
 
-def check_state_dependent_rules(event: Event, auth_state: Mapping[tuple[str, str], Event]) -> None:
+def check_state_dependent_rules(event: Event, auth_state: AuthState) -> None:
     """The rules after those on the create event and on `auth_events`: version 12's 4 to 11.
 
     State resolution uses this one; there, create events have been checked on receipt.
@@ -140,7 +138,7 @@ def check_state_dependent_rules(event: Event, auth_state: Mapping[tuple[str, str
     """
     if event.type == "m.room.create":
         return
-    create = auth_state.get(_CREATE)
+    create = auth_state.get(CREATE_KEY)
     if create is None:
         rule = Rule.ROOM_ID if event.room_version.room_id_is_create_hash else Rule.FEDERATE
         raise rejected_by(rule, event.room_version, "the room has no create event")
@@ -150,7 +148,7 @@ def check_state_dependent_rules(event: Event, auth_state: Mapping[tuple[str, str
         raise rejected_by(Rule.POWER_LEVELS, event.room_version, str(error)) from None
 
 
-def _check(event: Event, create: Event, auth_state: Mapping[tuple[str, str], Event]) -> None:
+def _check(event: Event, create: Event, auth_state: AuthState) -> None:
     version = event.room_version
     event_type = event.type
     sender = event.sender
@@ -181,7 +179,7 @@ def _check(event: Event, create: Event, auth_state: Mapping[tuple[str, str], Eve
     if membership_of(sender, auth_state) != "join":
         raise rejected_by(Rule.SENDER_JOINED, version, f"{sender} is not in the room")
 
-    power_levels = auth_state.get(_POWER_LEVELS)
+    power_levels = auth_state.get(POWER_LEVELS_KEY)
     sender_level = user_level(sender, create, power_levels)
 
     # 7. If type is m.room.third_party_invite: allow if and only if sender's current power level is

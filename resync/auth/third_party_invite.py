@@ -9,6 +9,7 @@ from typing import Any
 from federation.errors import InvalidSignature
 from federation.events import Event
 from federation.signing import decode_base64, verify_signed_json
+from resync.auth.auth_state import AuthState
 from resync.auth.errors import rejected_by
 from resync.auth.rule_numbers import Rule
 
@@ -23,7 +24,7 @@ def check_third_party_invite(
     event: Event,
     target: str,
     target_is_banned: bool,
-    auth_state: Mapping[tuple[str, str], Event],
+    auth_state: AuthState,
 ) -> None:
     """Rule 5.4.1: `content` of an invite has a `third_party_invite` property.
 

@@ -1,0 +1,168 @@
+"""State resolution: what the state of a room is where its history forks.
+
+`resolve` is the specification's *resolution* of a set of states. `resolve_deltas` is the same
+function for states that are kept as differences from one base; `resolve` is made of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import cast
+
+from federation.events import Event, StateKey
+from federation.room_versions import StateResolution, get_room_version
+from resync.state.auth_graph import AuthGraph
+from resync.state.conflicts import Conflicts, Key, deltas_from_first, split_conflicts
+from resync.state.indexed_state import IndexedState
+from resync.state.v1 import resolve_v1
+from resync.state.v2 import resolve_v2
+
+_CREATE = ("m.room.create", "")
+
+
+def resolve(
+    room_version: str,
+    state_sets: Sequence[Mapping[Key, str]] | Sequence[Mapping[StateKey, str]],
+    events: Mapping[str, Event],
+    *,
+    rejected: Collection[str] = (),
+) -> dict[Key, str]:
+    """The resolution of several states of one room.
+
+    Args:
+        room_version: "1" to "12".
+        state_sets: the states, `(type, state_key)` to event id. Their order and repetitions do not
+            matter.
+        events: the events of the states and of their auth chains. An event that is missing here,
+            or is of another room, is left out of account: a conflicted one cannot win.
+        rejected: ids of rejected events. They neither enter the state nor authorise others.
+
+    Returns:
+        The resolved state.
+
+    Raises:
+        UnknownRoomVersion: see `federation.room_versions`.
+    """
+    # A StateKey is equal to its plain tuple, which the type of a Mapping's keys cannot express.
+    states = [
+        state if isinstance(state, dict) else dict(state)
+        for state in cast(Sequence[Mapping[Key, str]], state_sets)
+    ]
+    if not states:
+        return {}
+    resolved = dict(states[0])
+    changes = resolve_deltas(
+        room_version, states[0], deltas_from_first(states), events, rejected=rejected
+    )
+    for key, event_id in changes.items():
+        if event_id is None:
+            resolved.pop(key, None)
+        else:
+            resolved[key] = event_id
+    return resolved
+
+
+def resolve_deltas(
+    room_version: str,
+    base: Mapping[Key, str],
+    deltas: Sequence[Mapping[Key, str | None]],
+    events: Mapping[str, Event],
+    *,
+    rejected: Collection[str] = (),
+) -> dict[Key, str | None]:
+    """The resolution of states that are given by what each changes in one base.
+
+    With an `IndexedState` as base the cost is that of the differences and of the part of their
+    auth chains that the rest of the base does not share, whatever the size of the base (v2.1 also
+    walks through the auth chains of the conflicted events). With a plain mapping the auth chain of
+    the whole base is looked at, once per call.
+
+    Args:
+        room_version: "1" to "12".
+        base: a state. It is not one of the states to resolve, unless some delta is empty.
+        deltas: for each state its changes to the base; None where it lacks an entry of the base.
+        events: as for `resolve`; only what is looked at is asked for, so it may load lazily.
+        rejected: as for `resolve`.
+
+    Returns:
+        The changes to the base that give the resolved state; None removes an entry.
+
+    Raises:
+        UnknownRoomVersion: see `federation.room_versions`.
+    """
+    algorithm = get_room_version(room_version).state_resolution
+    is_v1 = algorithm is StateResolution.V1
+    conflicts = split_conflicts(base, deltas, absence_conflicts=not is_v1)
+    changes = dict(conflicts.unconflicted.changes)
+    if conflicts.conflicted:
+        graph = AuthGraph(events, _room_of(conflicts, events))
+        rejected_ids = rejected if isinstance(rejected, AbstractSet) else frozenset(rejected)
+        changes.update(_resolve_conflicts(algorithm, base, conflicts, graph, rejected_ids))
+    return {key: event_id for key, event_id in changes.items() if base.get(key) != event_id}
+
+
+def _resolve_conflicts(
+    algorithm: StateResolution,
+    base: Mapping[Key, str],
+    conflicts: Conflicts,
+    graph: AuthGraph,
+    rejected: Container[str],
+) -> dict[Key, str]:
+    if algorithm is StateResolution.V1:
+        return resolve_v1(conflicts, graph, rejected)
+    is_common = _common_chain(base, conflicts, graph)
+    accepted = resolve_v2(algorithm, conflicts, graph, is_common, rejected)
+    # 5. Update the result by replacing any event with the event with the same key from the
+    #    unconflicted state map, if such an event exists, to get the final resolved state.
+    unconflicted = conflicts.unconflicted
+    return {key: event_id for key, event_id in accepted.items() if unconflicted.get(key) is None}
+
+
+def _common_chain(
+    base: Mapping[Key, str], conflicts: Conflicts, graph: AuthGraph
+) -> Callable[[int], bool]:
+    """A test for being unconflicted state or in the auth chain of some."""
+    event_ids = graph.event_ids
+    unconflicted = conflicts.unconflicted
+    if not isinstance(base, IndexedState):
+        everything = graph.chain(graph.numbers(unconflicted.event_ids()))
+        return everything.__contains__
+
+    in_base = base.common_chain(unconflicted.changes)
+    # What the index does not know: events that all states have and the base has not, and that
+    # every event rests on the create event.
+    in_changes = graph.chain(
+        graph.numbers(unconflicted.changed_event_ids()),
+        lambda number: in_base(event_ids[number]),
+    )
+    has_common = not unconflicted.is_empty()
+
+    def is_common(number: int) -> bool:
+        if number in in_changes or in_base(event_ids[number]):
+            return True
+        event = graph.events[number]
+        return has_common and event is not None and event.type == "m.room.create"
+
+    return is_common
+
+
+def _room_of(conflicts: Conflicts, events: Mapping[str, Event]) -> str | None:
+    """The room that the states belong to: that of their create event.
+
+    If they do not agree on one, the room that most conflicted events are in; None if no conflicted
+    event is known.
+    """
+    create = conflicts.unconflicted.get(_CREATE)
+    creates = conflicts.conflicted.get(_CREATE, ()) if create is None else (create,)
+    rooms = _rooms(creates, events)
+    if len(rooms) != 1:
+        conflicted = (i for event_ids in conflicts.conflicted.values() for i in event_ids)
+        rooms = _rooms(conflicted, events)
+    return max(rooms, key=lambda room_id: (rooms[room_id], room_id), default=None)
+
+
+def _rooms(event_ids: Iterable[str], events: Mapping[str, Event]) -> Counter[str]:
+    known = (events.get(event_id) for event_id in event_ids)
+    return Counter(event.room_id for event in known if event is not None)
