@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import ssl
+from collections.abc import Sequence
 from os import PathLike
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from federation.errors import InvalidTlsFile
+
+
+class PemCertificate(NamedTuple):
+    """A certificate and its private key, both in PEM."""
+
+    certificate: bytes
+    private_key: bytes
 
 
 def client_tls_context(
@@ -61,3 +77,47 @@ def server_tls_context(
             f"used together: {error}"
         ) from None
     return context
+
+
+def self_signed_certificate(
+    names: Sequence[str], *, days: int = 365, now: datetime.datetime | None = None
+) -> PemCertificate:
+    """A new certificate that vouches for itself, for tests, demos and closed networks.
+
+    It can serve as its own certificate authority (`client_tls_context(ca_path=...)`).
+
+    Args:
+        names: DNS names and IP addresses it is valid for.
+        days: how long it is valid.
+        now: the time to count from, by default the system's.
+    """
+    now = now or datetime.datetime.now(datetime.UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "self-signed")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([_general_name(n) for n in names]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return PemCertificate(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
