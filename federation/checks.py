@@ -172,7 +172,7 @@ class _Checker:
             return PduCheck(Outcome.DROPPED, self._claimed_event_id(pdu), str(error))
         except Exception as error:
             # Nothing is known to get here. If something does, one event is lost and not the batch.
-            reason = f"cannot be checked: {type(error).__name__}: {error}"
+            reason = f"cannot be checked: {type(error).__name__}: {shown(str(error))}"
             return PduCheck(Outcome.DROPPED, self._claimed_event_id(pdu), reason)
         return PduCheck(Outcome.ACCEPTED, event_id, "")
 

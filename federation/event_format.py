@@ -126,9 +126,12 @@ def _check_hashes(hashes: Any) -> None:
 def _check_signatures(signatures: Any) -> None:
     if type(signatures) is not dict:
         raise InvalidEvent("signatures is not an object")
-    for of_server in signatures.values():
+    for server_name, of_server in signatures.items():
         if type(of_server) is not dict:
             raise InvalidEvent("signatures holds something that is not an object")
-        for signature in of_server.values():
+        for key_id, signature in of_server.items():
             if type(signature) is not str:
                 raise InvalidEvent("signatures holds a signature that is not a string")
+            # No hash covers them, so this is what keeps lone surrogates out of the database.
+            if not (server_name.isascii() and key_id.isascii() and signature.isascii()):
+                raise InvalidEvent("signatures holds a character that is not ASCII")

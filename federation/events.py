@@ -153,11 +153,21 @@ class Event:
     def json(self) -> str:
         """The PDU as JSON text, as received where that was kept."""
         if self._json is None:
-            self._json = json.dumps(self.pdu, ensure_ascii=False, separators=(",", ":"))
+            self._json = _dump(self.pdu)
         return self._json
 
     def __repr__(self) -> str:
         return f"<Event {self.event_id} {self.type}/{self.state_key!r} in {self.room_id}>"
+
+
+def _dump(pdu: Mapping[str, Any]) -> str:
+    text = json.dumps(pdu, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        # Lone surrogates, in what no hash covers: escaped, they can be stored.
+        text = json.dumps(pdu, separators=(",", ":"))
+    return text
 
 
 def _references(pdu: Mapping[str, Any], field: str, version: RoomVersion) -> tuple[str, ...]:

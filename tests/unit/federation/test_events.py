@@ -82,6 +82,11 @@ def test_json_is_the_text_as_received_where_it_was_kept():
     assert "é" in Event.from_pdu(make_pdu(content={"a": "é"}), "10").json
 
 
+def test_json_can_be_stored_whatever_is_in_unsigned():
+    event = Event.from_pdu(make_pdu(unsigned={"a": "é\ud800"}), "10")
+    assert json.loads(event.json.encode("utf-8")) == event.pdu
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
