@@ -1,0 +1,55 @@
+"""The end of a resync: nothing is partial any more, so the current state can be worked out.
+
+Source: design, section 3, step 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from federation.events import StateKey
+from resync.room_writer import RoomWriter
+from resync.walk.recheck import resolve_states
+from resync.walk.walk import WalkResult
+from storage import events, state_groups
+from storage.database import Database
+
+
+async def complete_room(
+    room_id: str,
+    room_version: str,
+    walked: WalkResult,
+    *,
+    database: Database,
+    writer: RoomWriter,
+    time_stage: Callable[[str, float], None],
+) -> None:
+    """Resolves the current state over the forward extremities and makes the room fully stated.
+
+    Raises:
+        RoomStillPartial, RoomChanged: events arrived meanwhile; the room is walked again.
+        LeaseLost: another worker has the room.
+    """
+    extremities = await database.run(events.load_forward_extremities, room_id)
+    unknown = [event_id for event_id in extremities if event_id not in walked.states_after]
+    groups = await database.run(state_groups.load_event_state_groups, unknown)
+    parents = [
+        walked.states_after[event_id] for event_id in extremities if event_id in walked.states_after
+    ]
+    for event_id, group in groups.items():
+        full = await database.run(state_groups.load_state, group)
+        parents.append(await asyncio.to_thread(walked.states.adopt, full, event_id, group_id=group))
+
+    def resolve() -> dict[StateKey, str]:
+        # The current state belongs to no event; the room id stands in for one.
+        current = resolve_states(room_version, walked.states, parents, walked.cache, room_id)
+        return walked.states.full(current)
+
+    started = time.monotonic()
+    state = await asyncio.to_thread(resolve)
+    time_stage("resolve", time.monotonic() - started)
+    started = time.monotonic()
+    await writer.complete(state, extremities, walked.given_up)
+    time_stage("store", time.monotonic() - started)

@@ -1,0 +1,61 @@
+"""One resync of one room, from partial state to the announcement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from resync.complete import complete_room
+from resync.progress import Phase
+from resync.room_writer import RoomChanged, RoomWriter
+from resync.state_fetch import Report, RoomToFetch, StateFetcher
+from resync.walk.walk import Walk
+from storage.database import Database
+from storage.partial_state import RoomStillPartial
+
+logger = structlog.get_logger(__name__)
+
+
+async def resync_room(
+    room: RoomToFetch,
+    *,
+    database: Database,
+    fetcher: StateFetcher,
+    writer: RoomWriter,
+    report: Report,
+    time_stage: Callable[[str, float], None],
+) -> None:
+    """Walks the room's partial events until there are none and completes it.
+
+    Everything it has found is committed as it goes, so it can be stopped at any moment and run
+    again.
+
+    Raises:
+        NoServerAnswered: a state could not be had from any server.
+        LeaseLost: another worker has the room.
+    """
+    while True:
+        walk = Walk(
+            room,
+            database=database,
+            fetcher=fetcher,
+            writer=writer,
+            report=report,
+            time_stage=time_stage,
+        )
+        walked = await walk.run()
+        report(Phase.COMPLETE, 0, 0)
+        try:
+            await complete_room(
+                room.room_id,
+                room.room_version,
+                walked,
+                database=database,
+                writer=writer,
+                time_stage=time_stage,
+            )
+        except (RoomStillPartial, RoomChanged):
+            logger.info("events arrived while the room was being completed; walking again")
+            continue
+        return

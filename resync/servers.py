@@ -1,0 +1,101 @@
+"""Which server is asked next.
+
+The server we joined through comes first, then the servers of the room, those that are not in
+backoff before those that are. What a server did is kept in the `destinations` table, so every
+worker learns from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from federation.errors import FederationError, HttpError, TransportError
+from resync.errors import NoServerAnswered, ServerFailure
+from storage import destinations
+from storage.database import Database
+
+logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+MAX_SERVERS_PER_ATTEMPT = 20
+"""How many servers are asked for one thing before the room waits."""
+
+
+def is_outage(error: FederationError) -> bool:
+    """Whether an error says that the server itself is unwell, rather than that it said no."""
+    if isinstance(error, HttpError):
+        return error.status == 429 or error.status >= 500
+    return isinstance(error, TransportError)
+
+
+class ServerRotation:
+    """Asks the servers of one room, one after the other, until one answers."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        own_server_name: str,
+        joined_via: str | None,
+        servers: Iterable[str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`servers`: those known to be in the room; `clock`: seconds since the epoch."""
+        first = [joined_via] if joined_via else []
+        self._servers = [
+            server for server in dict.fromkeys((*first, *servers)) if server != own_server_name
+        ]
+        self._database = database
+        self._clock = clock
+
+    async def order(self) -> list[str]:
+        """The servers to ask, best first, at most `MAX_SERVERS_PER_ATTEMPT`.
+
+        A server in backoff is asked only when no other is left, the one whose backoff ends first
+        leading: a room must not wait for a schedule while its servers may be back.
+        """
+        now = int(self._clock() * 1000)
+        retry_at = await self._database.run(destinations.load_retry_times, self._servers)
+        due = [server for server in self._servers if retry_at.get(server, 0) <= now]
+        waiting = [server for server in self._servers if retry_at.get(server, 0) > now]
+        waiting.sort(key=lambda server: retry_at[server])
+        return (due + waiting)[:MAX_SERVERS_PER_ATTEMPT]
+
+    async def ask(self, what: str, question: Callable[[str], Awaitable[T]]) -> T:
+        """The first answer that `question(server)` gets.
+
+        Args:
+            what: what is asked for, for people: "the state before $event".
+            question: raises FederationError when a server cannot answer.
+
+        Raises:
+            NoServerAnswered: with what each server did.
+        """
+        failures: list[ServerFailure] = []
+        for server in await self.order():
+            try:
+                answer = await question(server)
+            except FederationError as error:
+                logger.info("server could not answer", server=server, what=what, error=str(error))
+                failures.append(ServerFailure(server, str(error)))
+                if is_outage(error):
+                    await self._record_failure(server)
+                continue
+            await self._database.run(destinations.record_success, server)
+            return answer
+        raise NoServerAnswered(what, failures)
+
+    async def _record_failure(self, server: str) -> None:
+        await self._database.run(
+            destinations.record_failure, server, now_ms=int(self._clock() * 1000)
+        )
+
+
+def without(servers: Sequence[str], excluded: Collection[str]) -> list[str]:
+    """`servers` in their order, without those in `excluded`."""
+    return [server for server in servers if server not in excluded]

@@ -1,0 +1,300 @@
+"""The state of a room at an event we do not have, asked of other servers.
+
+`/state_ids` says what the state is; only what is unknown is then fetched, with `/state` when much
+is missing and `/event` when little is, checked (1 to 4) and stored as outliers while it arrives.
+Source: server-server API, "Retrieving a room's state at an event"; design, section 3, step 3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from federation.client import FederationClient, RawPdu
+from federation.errors import FederationError
+from federation.events import StateKey
+from resync.errors import IncompleteState, InvalidStateAnswer, NoServerAnswered, ServerFailure
+from resync.outliers import OutlierAdmission
+from resync.progress import Phase
+from resync.servers import ServerRotation, is_outage
+from resync.verify import CheckedPdus, PduVerifier
+from storage import events as event_store
+from storage.database import Database
+
+logger = structlog.get_logger(__name__)
+
+MAX_SINGLE_EVENTS = 1000
+"""More missing events than this are never asked for one by one."""
+FEW_EVENTS = 20
+"""Up to this many missing events are always asked for one by one."""
+CONCURRENT_EVENT_REQUESTS = 10
+SERVERS_PER_EVENT = 5
+"""How many servers are asked for an event before it is given up."""
+BATCHES_IN_FLIGHT = 8
+"""How many batches of an answer are being checked while the next ones are parsed."""
+MAX_AUTH_ROUNDS = 50
+"""How often auth events of auth events are asked for before what is missing is given up."""
+
+Report = Callable[[str, int, int], None]
+"""Told `(phase, done, total)` as work proceeds."""
+
+
+@dataclass(slots=True)
+class FetchedState:
+    """A room's state at an event.
+
+    Attributes:
+        state: accepted state events only.
+        given_up: ids of events that were named and that no server delivered, with the reason.
+    """
+
+    state: dict[StateKey, str]
+    given_up: dict[str, str] = field(default_factory=dict)
+
+
+def wants_whole_state(missing: int, total: int) -> bool:
+    """Whether `/state` is cheaper than `missing` requests to `/event`, of `total` events."""
+    if missing <= FEW_EVENTS:
+        return False
+    return missing > MAX_SINGLE_EVENTS or missing * 10 >= total
+
+
+@dataclass(frozen=True, slots=True)
+class RoomToFetch:
+    """The room whose state is fetched, and whom to ask."""
+
+    room_id: str
+    room_version: str
+    servers: ServerRotation
+
+
+class StateFetcher:
+    """Fetches the state after events that we do not have."""
+
+    def __init__(
+        self,
+        *,
+        client: FederationClient,
+        verifier: PduVerifier,
+        database: Database,
+        instance_name: str,
+        time_stage: Callable[[str, float], None],
+    ) -> None:
+        """`time_stage(stage, seconds)` is told how long each stage took."""
+        self.client = client
+        self.database = database
+        self.time_stage = time_stage
+        self._verifier = verifier
+        self._instance_name = instance_name
+
+    async def state_after(self, room: RoomToFetch, event_id: str, report: Report) -> FetchedState:
+        """The state of `room` after `event_id`, from the first server that can give it.
+
+        The event itself is fetched too and, when it is an accepted state event, is part of the
+        answer.
+
+        Raises:
+            NoServerAnswered: no server could; the room is tried again later.
+        """
+        return await room.servers.ask(
+            f"the state at {event_id}",
+            lambda server: _StateFetch(self, room, server, event_id, report).run(),
+        )
+
+    def new_admission(self) -> OutlierAdmission:
+        """An empty admission, for one fetch."""
+        return OutlierAdmission(
+            self.database, instance_name=self._instance_name, time_stage=self.time_stage
+        )
+
+    async def verify(self, room: RoomToFetch, pdus: Sequence[RawPdu]) -> CheckedPdus:
+        """Checks 1 to 3 on PDUs that are said to be of `room`."""
+        started = time.monotonic()
+        checked = await self._verifier.verify(
+            pdus, room_version=room.room_version, room_id=room.room_id
+        )
+        self.time_stage("verify", time.monotonic() - started)
+        return checked
+
+
+class _StateFetch:
+    """The state after one event, from one server."""
+
+    def __init__(
+        self, fetcher: StateFetcher, room: RoomToFetch, server: str, event_id: str, report: Report
+    ) -> None:
+        self._fetcher = fetcher
+        self._room = room
+        self._server = server
+        self._event_id = event_id
+        self._report = report
+        self._admission = fetcher.new_admission()
+        self._missing: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._to_fetch = 0
+        self._fetched = 0
+
+    async def run(self) -> FetchedState:
+        answer = await self._fetcher.client.state_ids(
+            self._server, self._room.room_id, self._event_id
+        )
+        named = {*answer.state, *answer.auth_chain, self._event_id}
+        self._missing = named - await self._find_known(named)
+        self._to_fetch = len(self._missing)
+        logger.info(
+            "state named",
+            server=self._server,
+            event_id=self._event_id,
+            state_events=len(answer.state),
+            missing=self._to_fetch,
+        )
+        self._report(Phase.FETCH, 0, self._to_fetch)
+        if wants_whole_state(len(self._missing - {self._event_id}), len(named)):
+            await self._fetch_whole_state()
+        await self._fetch_single_events()
+        await self._fetch_missing_auth_events()
+        return await self._state_from(answer.state)
+
+    async def _find_known(self, event_ids: Collection[str]) -> set[str]:
+        return await self._fetcher.database.run(event_store.find_known, event_ids)
+
+    async def _fetch_whole_state(self) -> None:
+        """Takes what is missing from `/state`: parsing, checking and storing overlap."""
+        checks: asyncio.Queue[asyncio.Task[CheckedPdus] | None] = asyncio.Queue(BATCHES_IN_FLIGHT)
+
+        async def parse(group: asyncio.TaskGroup) -> None:
+            started = time.monotonic()
+            answer = self._fetcher.client.state(self._server, self._room.room_id, self._event_id)
+            async with contextlib.aclosing(answer) as batches:
+                async for batch in batches:
+                    self._fetcher.time_stage("fetch", time.monotonic() - started)
+                    check = group.create_task(self._fetcher.verify(self._room, batch.pdus))
+                    await checks.put(check)
+                    started = time.monotonic()
+            await checks.put(None)
+
+        async def admit() -> None:
+            while (check := await checks.get()) is not None:
+                await self._admit(await check)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(parse(group))
+                group.create_task(admit())
+        except* FederationError as failed:
+            # What has arrived is stored; the next server is asked for the rest only.
+            raise failed.exceptions[0] from None
+
+    async def _admit(self, checked: CheckedPdus) -> None:
+        """Takes what was asked for out of a checked batch."""
+        for dropped in checked.dropped:
+            if dropped.event_id is not None:
+                self._refused[dropped.event_id] = dropped.reason
+            logger.warning(
+                "event dropped",
+                server=self._server,
+                event_id=dropped.event_id,
+                reason=dropped.reason,
+            )
+        wanted = [event for event in checked.events if event.event_id in self._missing]
+        self._missing.difference_update(event.event_id for event in wanted)
+        self._fetched += await self._admission.admit(wanted)
+        self._report(Phase.FETCH, self._fetched, self._to_fetch)
+
+    async def _fetch_single_events(self) -> None:
+        """Asks for what is still missing one by one, here first and then elsewhere."""
+        if len(self._missing) > MAX_SINGLE_EVENTS:
+            raise IncompleteState(
+                f"{len(self._missing)} of the {self._to_fetch} events that {self._server} named "
+                f"for the state at {self._event_id} were not delivered or did not pass the checks"
+            )
+        if not self._missing:
+            return
+        others = await self._room.servers.order()
+        servers = list(dict.fromkeys((self._server, *others)))[:SERVERS_PER_EVENT]
+        limit = asyncio.Semaphore(CONCURRENT_EVENT_REQUESTS)
+
+        async def fetch(event_id: str) -> RawPdu | None:
+            async with limit:
+                return await self._fetch_event(event_id, servers)
+
+        fetched = await asyncio.gather(*(fetch(event_id) for event_id in sorted(self._missing)))
+        pdus = [raw for raw in fetched if raw is not None]
+        if pdus:
+            await self._admit(await self._fetcher.verify(self._room, pdus))
+
+    async def _fetch_event(self, event_id: str, servers: Sequence[str]) -> RawPdu | None:
+        """One event from the first of `servers` that has it; None if those that answered do not.
+
+        Raises:
+            NoServerAnswered: none of them answered at all, so nothing can be given up yet.
+        """
+        failures: list[ServerFailure] = []
+        answered = False
+        for server in servers:
+            try:
+                return await self._fetcher.client.event(server, event_id)
+            except FederationError as error:
+                failures.append(ServerFailure(server, str(error)))
+                answered = answered or not is_outage(error)
+        self._refused.setdefault(event_id, "; ".join(str(failure) for failure in failures))
+        if not answered:
+            raise IncompleteState(str(NoServerAnswered(f"the event {event_id}", failures)))
+        return None
+
+    async def _fetch_missing_auth_events(self) -> None:
+        """Fetches auth events that the answer left out, and theirs, until none is wanted."""
+        asked: set[str] = set()
+        for _ in range(MAX_AUTH_ROUNDS):
+            wanted = self._admission.missing() - asked
+            if not wanted:
+                return
+            asked |= wanted
+            self._missing = wanted
+            await self._fetch_single_events()
+
+    async def _state_from(self, state_ids: Sequence[str]) -> FetchedState:
+        """The state that `state_ids` and the event itself make up."""
+        entries: dict[str, event_store.StateEntry] = {
+            event_id: event_store.StateEntry(
+                verdict.event.key if verdict.event.is_state else None,
+                verdict.rejection is not None,
+            )
+            for event_id, verdict in self._admission.verdicts.items()
+        }
+        unknown = {*state_ids, self._event_id} - entries.keys()
+        entries |= await self._fetcher.database.run(event_store.load_state_entries, unknown)
+        fetched = FetchedState({})
+        for event_id in state_ids:
+            entry = entries.get(event_id)
+            if entry is None:
+                fetched.given_up[event_id] = self._why_missing(event_id)
+            elif entry.key is None:
+                raise InvalidStateAnswer(
+                    f"{self._server} named {event_id} as state, which is not a state event"
+                )
+            elif not entry.rejected and fetched.state.setdefault(entry.key, event_id) != event_id:
+                raise InvalidStateAnswer(
+                    f"{self._server} named two events for the state entry {entry.key}: "
+                    f"{fetched.state[entry.key]} and {event_id}"
+                )
+        if ("m.room.create", "") not in fetched.state:
+            raise InvalidStateAnswer(
+                f"the state at {self._event_id} from {self._server} has no create event"
+            )
+        own = entries.get(self._event_id)
+        if own is None:
+            fetched.given_up[self._event_id] = self._why_missing(self._event_id)
+        elif own.key is not None and not own.rejected:
+            fetched.state[own.key] = self._event_id
+        return fetched
+
+    def _why_missing(self, event_id: str) -> str:
+        if event_id in self._admission.waiting:
+            return "its auth events could not be had"
+        return self._refused.get(event_id, f"{self._server} named it and did not deliver it")

@@ -1,0 +1,184 @@
+"""Checks 1 to 3 on batches of PDUs, off the event loop.
+
+The checks themselves are pure (`federation.checks`); this module brings them the keys they need and
+runs them where they hold nobody up: a thread for a handful of PDUs, a pool of processes for more.
+Source: server-server API, "Checks performed on receipt of a PDU".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+
+import structlog
+
+from federation.checks import Outcome, PduCheck, VerifyKey, check_pdus, keys_needed
+from federation.client import RawPdu
+from federation.events import Event
+from federation.keys import KeyRing
+from federation.redaction import redact
+from federation.room_versions import get_room_version
+
+logger = structlog.get_logger(__name__)
+
+SMALL_BATCH = 64
+"""Up to this many PDUs a thread is faster than sending them to another process."""
+CHUNK = 1000
+"""PDUs that are sent to a process at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPdu:
+    """A PDU that failed check 1 or 2."""
+
+    event_id: str | None
+    reason: str
+
+
+@dataclass(slots=True)
+class CheckedPdus:
+    """What is left of a batch after checks 1 to 3.
+
+    Attributes:
+        events: those that passed; an event whose content hash did not match is in its redacted
+            form. In the order of the batch, each event id once.
+        redacted: ids of the events that were redacted.
+        dropped: the others, with the reason.
+        event_ids: for each PDU of the batch the id of its event, None for one that was dropped.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    redacted: set[str] = field(default_factory=set)
+    dropped: list[DroppedPdu] = field(default_factory=list)
+    event_ids: list[str | None] = field(default_factory=list)
+
+
+def _end_with_parent() -> None:
+    """Prepares a process of the pool: it ignores Ctrl-C and ends when the worker is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(0)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+class CheckPool:
+    """Processes that run `check_pdus`.
+
+    A pool that breaks (a process was killed) is replaced once per batch; if it breaks again, the
+    batch is done in a thread of the worker's own process.
+    """
+
+    def __init__(self, processes: int) -> None:
+        """`processes`: how many; 0 means that everything is done in threads."""
+        self._processes = processes
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["federation.checks"])
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPoolExecutor | None:
+        if self._processes == 0:
+            return None
+        return ProcessPoolExecutor(
+            self._processes, mp_context=self._context, initializer=_end_with_parent
+        )
+
+    async def check(
+        self,
+        json_texts: Sequence[str],
+        room_version: str,
+        room_id: str,
+        keys: Mapping[tuple[str, str], VerifyKey],
+    ) -> list[PduCheck]:
+        """`check_pdus` for one batch, without blocking the event loop."""
+        if len(json_texts) > SMALL_BATCH:
+            for _ in range(2):
+                pool = self._pool
+                if pool is None:
+                    break
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(
+                        pool, check_pdus, json_texts, room_version, room_id, keys
+                    )
+                except BrokenProcessPool:
+                    logger.warning("a checking process died; starting others")
+                    self._replace(pool)
+        return await asyncio.to_thread(check_pdus, json_texts, room_version, room_id, keys)
+
+    def _replace(self, broken: ProcessPoolExecutor) -> None:
+        # Several batches notice the same broken pool; only the first of them replaces it.
+        if self._pool is broken:
+            broken.shutdown(wait=False, cancel_futures=True)
+            self._pool = self._new_pool()
+
+    async def close(self) -> None:
+        """Ends the processes; batches under way are finished."""
+        if self._pool is not None:
+            await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+            self._pool = None
+
+
+class PduVerifier:
+    """Checks 1 to 3 for PDUs of one room at a time, with keys from the key ring."""
+
+    def __init__(self, key_ring: KeyRing, pool: CheckPool) -> None:
+        self._key_ring = key_ring
+        self._pool = pool
+
+    async def verify(
+        self, pdus: Sequence[RawPdu], *, room_version: str, room_id: str
+    ) -> CheckedPdus:
+        """Checks `pdus`, which are said to belong to `room_id`.
+
+        Keys that cannot be had make the events drop that need them; nothing is raised for what a
+        PDU contains.
+        """
+        version = get_room_version(room_version)
+        keys = await self._key_ring.fetch(keys_needed([raw.pdu for raw in pdus], version))
+        chunks = await asyncio.gather(
+            *(
+                self._pool.check(
+                    [raw.json_text for raw in pdus[start : start + CHUNK]],
+                    room_version,
+                    room_id,
+                    keys,
+                )
+                for start in range(0, len(pdus), CHUNK)
+            )
+        )
+        checks = [check for chunk in chunks for check in chunk]
+        checked = CheckedPdus()
+        seen: set[str] = set()
+        for raw, check in zip(pdus, checks, strict=True):
+            if check.outcome is Outcome.DROPPED:
+                checked.dropped.append(DroppedPdu(check.event_id, check.reason))
+                checked.event_ids.append(None)
+                continue
+            assert check.event_id is not None
+            checked.event_ids.append(check.event_id)
+            if check.event_id in seen:
+                continue
+            seen.add(check.event_id)
+            if check.outcome is Outcome.REDACTED:
+                checked.redacted.add(check.event_id)
+                event = Event.from_pdu(
+                    redact(raw.pdu, version), room_version, event_id=check.event_id
+                )
+            else:
+                event = Event.from_pdu(
+                    raw.pdu, room_version, event_id=check.event_id, json_text=raw.json_text
+                )
+            checked.events.append(event)
+        return checked
