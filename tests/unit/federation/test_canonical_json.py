@@ -2,7 +2,7 @@ import json
 
 import canonicaljson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.canonical_json import (
@@ -71,6 +71,7 @@ def test_keys_are_sorted_by_code_point_not_by_utf_16():
     assert encode_floatless(value) == expected
 
 
+@settings(deadline=None)
 @given(values(safe_integers))
 def test_all_encoders_agree_with_the_library_and_round_trip(value):
     expected = canonicaljson.encode_canonical_json(value)
@@ -80,6 +81,7 @@ def test_all_encoders_agree_with_the_library_and_round_trip(value):
     check_strict(value)
 
 
+@settings(deadline=None)
 @given(values(st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_old_room_versions_encode_any_number_as_the_library_does(value):
     expected = canonicaljson.encode_canonical_json(value)
@@ -87,11 +89,13 @@ def test_old_room_versions_encode_any_number_as_the_library_does(value):
     assert encode(parse_json(expected)) == expected
 
 
+@settings(deadline=None)
 @given(values(st.integers()))
 def test_the_fast_encoder_agrees_on_integers_of_any_size(value):
     assert encode_floatless(value) == canonicaljson.encode_canonical_json(value)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(text, safe_integers))
 def test_keys_are_sorted(value):
     keys = list(json.loads(encode_floatless(value)))
@@ -183,6 +187,7 @@ def test_floats_are_noticed(source, has_floats):
     assert value == json.loads(source)
 
 
+@settings(deadline=None)
 @given(st.text() | st.binary())
 def test_any_input_is_parsed_or_refused(source):
     try:

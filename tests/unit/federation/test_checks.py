@@ -637,7 +637,7 @@ paths = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VERSIONS), paths, json_values)
 def test_a_spoiled_event_never_raises_and_is_never_accepted_with_other_content(
     version, path, value
@@ -659,13 +659,13 @@ def test_a_spoiled_event_never_raises_and_is_never_accepted_with_other_content(
         assert result.event_id == compute_event_id(original, ROOM_VERSIONS[version])
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(VERSIONS), st.text() | json_values.map(json.dumps))
 def test_any_text_is_dropped(version, text):
     assert_dropped(check(text, version))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(VERSIONS),
     st.dictionaries(st.sampled_from(TOP_LEVEL), json_values, min_size=8),

@@ -1,7 +1,7 @@
 import copy
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.redaction import redact
@@ -122,6 +122,7 @@ def test_malformed_events_do_not_raise(number, content, event_type):
     assert redact({}, ROOM_VERSIONS[str(number)]) == {}
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(sorted(ROOM_VERSIONS)),
     st.sampled_from(sorted({rule[0] for rule in CONTENT_RULES})),

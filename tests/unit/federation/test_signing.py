@@ -7,7 +7,7 @@ import pytest
 import signedjson.key
 import signedjson.sign
 import unpaddedbase64
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.errors import (
@@ -265,6 +265,7 @@ def test_blank_lines_and_further_keys_in_a_key_file(tmp_path):
 # Base64.
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_base64_is_read_in_both_alphabets_padded_or_not(data):
     text = encode_base64(data)
@@ -275,6 +276,7 @@ def test_base64_is_read_in_both_alphabets_padded_or_not(data):
         assert decode_base64(form) == data
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("AQgw+/-_=")) | st.text())
 def test_base64_is_as_tolerant_as_the_library(text):
     try:
