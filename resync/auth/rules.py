@@ -87,6 +87,9 @@ def check_auth_events(
             raise rejected_by(
                 Rule.ROOM_ID, version, "the room id is not that of an accepted create event"
             )
+    # 3.1 for an entry that is there twice, of which `auth_event_ids` keeps one.
+    if len(event.pdu.get("auth_events", ())) != len(event.auth_event_ids):
+        raise rejected_by(Rule.AUTH_EVENTS_DUPLICATE, version, "an auth event is named twice")
     selection = auth_types_for_event(event)
     seen: set[tuple[str, str | None]] = set()
     for event_id in event.auth_event_ids:
