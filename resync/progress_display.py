@@ -87,7 +87,7 @@ class BarDisplay:
         task = self._tasks.get(progress.room_id)
         if task is None:
             task = self._bars.add_task(
-                progress.phase, total=total, room_id=_printable(progress.room_id), detail=""
+                progress.phase, total=total, room_id=printable(progress.room_id), detail=""
             )
             self._tasks[progress.room_id] = task
         self._bars.update(
@@ -95,7 +95,7 @@ class BarDisplay:
             description=progress.phase,
             completed=done,
             total=total,
-            detail=_printable(progress.detail),
+            detail=printable(progress.detail),
         )
 
 
@@ -135,17 +135,17 @@ class LineDisplay:
 
 def describe(progress: RoomProgress) -> str:
     """One line: the room, the phase, how far it is, and what it waits for."""
-    line = f"{_printable(progress.room_id)}: {progress.phase}"
+    line = f"{printable(progress.room_id)}: {progress.phase}"
     if progress.total:
         percent = 100 * progress.done // progress.total
         line += f" {progress.done}/{progress.total} ({percent} %)"
     elif progress.done:
         line += f" {progress.done}"
     if progress.detail:
-        line += f" - {_printable(progress.detail)}"
+        line += f" - {printable(progress.detail)}"
     return line
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text from other servers without the characters that could drive a terminal."""
     return "".join(one if one.isprintable() else "�" for one in text)

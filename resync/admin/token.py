@@ -28,7 +28,7 @@ def load_or_create_token(path: Path) -> str:
             raise TokenError(
                 f"the admin token cannot be made at {path}: {error.strerror}"
             ) from error
-    return _read(path)
+    return read_token(path)
 
 
 def _create(path: Path) -> None:
@@ -43,7 +43,8 @@ def _create(path: Path) -> None:
         os.unlink(temporary)
 
 
-def _read(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in the file. Raises `TokenError`."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except OSError as error:
