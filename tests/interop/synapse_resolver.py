@@ -9,7 +9,8 @@ JSON lines on standard input, one answer line each on standard output, in order:
 `{"op": "room", "room_version", "events": [pdu, ...], "rejected": [event id, ...]}`
     The room that the following requests are about. Answer: `{"event_ids": [...], "room_id"}`,
     the ids as Synapse computes them, in the order of `events`. An event that Synapse cannot
-    represent at all has `null` there.
+    represent at all has `null` there. One whose auth events it refuses to read (in version 12,
+    those that name the create event) has an id and is rejected.
 `{"op": "resolve", "state_sets": [[[type, state_key, event id], ...], ...]}`
     Answer: `{"state": [[type, state_key, event id], ...], "own_difference": bool}`, or
     `{"exception"}` where Synapse raised one. `own_difference`: Synapse itself computed the auth
@@ -144,11 +145,18 @@ class Room:
         self._version = KNOWN_ROOM_VERSIONS[room_version]
         self.event_ids: list[str | None] = []
         self._events: dict[str, Any] = {}
+        self._unreadable: dict[str, str] = {}
         rejected = frozenset(rejected)
         for pdu in pdus:
             event = self._event(pdu, rejected)
             self.event_ids.append(event and event.event_id)
-            if event is not None:
+            if event is None:
+                continue
+            try:
+                event.auth_event_ids()
+            except RuntimeError as error:
+                self._unreadable[event.event_id] = str(error).splitlines()[0]
+            else:
                 self._events.setdefault(event.event_id, event)
         # A version 12 create event gets its room id from its event id.
         self.room_id = next((event.room_id for event in self._events.values()), "")
@@ -200,6 +208,8 @@ class Room:
         return {"seconds": seconds, "entries": entries}
 
     def check(self, event_id: str, state: Sequence[str] | None) -> dict[str, str]:
+        if event_id in self._unreadable:
+            return {"step": "events", "reason": self._unreadable[event_id]}
         event = self._events[event_id]
         auth_events = [self._events[a] for a in event.auth_event_ids() if a in self._events]
         if len(auth_events) < len(set(event.auth_event_ids())):

@@ -177,7 +177,7 @@ class SynapseServer:
     Args:
         directory: for its configuration, database, media and log; must exist.
         postgresql_url: a PostgreSQL server to create its database on. None: SQLite.
-        extra_config: keys laid over the generated configuration.
+        extra_config: keys laid over the generated configuration, which is `config`.
         extra_listeners: listeners besides the TLS one.
     """
 
@@ -199,6 +199,7 @@ class SynapseServer:
         self._extra_config = dict(extra_config or {})
         self._extra_listeners = list(extra_listeners)
         self._shared_secret = os.urandom(16).hex()
+        self.config: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._cleanup = contextlib.ExitStack()
         self._connection = HttpsConnection("localhost", self.port)
@@ -275,7 +276,7 @@ class SynapseServer:
         """What the process has logged, one line for each request it answered among it."""
         return self.log_path.read_text(errors="replace").splitlines()
 
-    def log_tail(self, lines: int = 40) -> str:
+    def log_tail(self, lines: int = 12) -> str:
         """The last lines of what the process printed and logged."""
         parts = []
         for path in (self._output_path, self.log_path):
@@ -306,7 +307,7 @@ class SynapseServer:
         }
         (self.directory / "log.yaml").write_text(yaml.safe_dump(log_config))
         unlimited = {"per_second": 100_000, "burst_count": 100_000}
-        config: dict[str, Any] = {
+        self.config = {
             "server_name": self.server_name,
             "pid_file": str(self.directory / "homeserver.pid"),
             "public_baseurl": f"https://{self.server_name}/",
@@ -367,8 +368,8 @@ class SynapseServer:
                 "destination_max_retry_interval": "2s",
             },
         }
-        config.update(self._extra_config)
-        self._config_path.write_text(yaml.safe_dump(config))
+        self.config.update(self._extra_config)
+        self._config_path.write_text(yaml.safe_dump(self.config))
 
     def _database_config(self) -> dict[str, Any]:
         if self._postgresql_url is None:

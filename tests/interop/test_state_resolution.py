@@ -20,18 +20,21 @@ import pytest
 from federation.events import Event
 from federation.room_versions import ROOM_VERSIONS
 from resync import auth
-from resync.state import resolve
+from resync.state import IndexedState, resolve, resolve_deltas
+from tests.histories import random_history
 from tests.interop.random_rooms import RandomRoom
 from tests.interop.synapse_oracle import Resolution, SynapseOracle
 
-ROOMS = 14
+ROOMS = 15
 """Rooms per room version, of `EVENTS` events each."""
 EVENTS = 70
-SAMPLES = 24
-"""State sets from anywhere in a room, resolved in addition to those its merges need."""
+RESOLUTIONS = 36
+"""Per room: what its merges need, then samples of states from anywhere in the room."""
 LEAST_RESOLUTIONS = 420
 """Per room version, which makes more than 5,000 for the twelve."""
 MALFORMED_ROOMS = 6
+DAMAGED_ROOMS = 4
+SHARED_ROOMS = 6
 
 State = dict[tuple[str, str], str]
 
@@ -51,23 +54,44 @@ class History:
         distinct = [state for n, state in enumerate(state_sets) if state not in state_sets[:n]]
         if len(distinct) == 1:
             return distinct[0]
-        state: State = {
-            (event_type, state_key): event_id
-            for (event_type, state_key), event_id in resolve(
-                self.room_version, distinct, self.events, rejected=self.rejections.keys()
-            ).items()
-        }
+        state = self.resolve_here(distinct)
         self.resolutions.append((distinct, state))
+        return state
+
+    def resolve_here(self, state_sets: Sequence[State]) -> State:
+        """By both ways into our state resolution, which have to agree."""
+        rejected = self.rejections.keys()
+        state = resolve(self.room_version, state_sets, self.events, rejected=rejected)
+        # As the walk does it: deltas from the state at some other place in the room.
+        base = self.after[next(reversed(self.after))]
+        deltas = [
+            {key: to.get(key) for key in {**base, **to} if to.get(key) != base.get(key)}
+            for to in state_sets
+        ]
+        auth_events = {e.event_id: e.auth_event_ids for e in self.events.values()}
+        changes = resolve_deltas(
+            self.room_version,
+            IndexedState(base, auth_events),
+            deltas,
+            self.events,
+            rejected=rejected,
+        )
+        changed = {**base, **changes}
+        assert {key: e for key, e in changed.items() if e is not None} == state
         return state
 
     def judge(self, event: Event, before: Mapping[tuple[str, str], str]) -> str:
         """Why the event is rejected by the checks on receipt, "" if it is accepted."""
         auth_events = {e: self.events[e] for e in event.auth_event_ids}
+        needed = auth.state_needed_for_event(event)
+        # From version 12 on the create event authorises every event without being named.
+        create = next(iter(self.events.values()))
+        if event.room_version.room_id_is_create_hash and event is not create:
+            auth_events[create.event_id] = create
         try:
             auth.check_auth_events(event, auth_events, self.rejections.keys())
             auth.check_auth_rules(event, {e.key: e for e in auth_events.values()})
-            relevant = auth.auth_types(event)
-            state = {key: self.events[e] for key, e in before.items() if key in relevant}
+            state = {key: self.events[e] for key, e in before.items() if key in needed}
             auth.check_auth_rules(event, state)
         except auth.NotAuthorised as error:
             return str(error) or "no reason given"
@@ -95,10 +119,18 @@ def grow_history(rng: random.Random, room_version: str, *, malformed: bool = Fal
             {**before, event.key: event.event_id} if accepted_state else before
         )
         heads = [head for head in heads if head not in prev_ids] + [event.event_id]
-    for _ in range(SAMPLES):
-        sampled = rng.sample(list(history.after), rng.choice((2, 2, 2, 3, 4)))
-        history.resolve([history.after[event_id] for event_id in sampled])
+    # Bounded, as hardly anything may ever be accepted in a room.
+    for _ in range(4 * RESOLUTIONS):
+        if len(history.resolutions) >= RESOLUTIONS:
+            break
+        history.resolve(sample_states(rng, history))
     return history
+
+
+def sample_states(rng: random.Random, history: History) -> list[State]:
+    """States from anywhere in the room."""
+    sampled = rng.sample(list(history.after), rng.choice((2, 2, 2, 3, 4)))
+    return [history.after[event_id] for event_id in sampled]
 
 
 def choose_prev_events(
@@ -145,8 +177,9 @@ class Differences:
         self._lines.append(f"{summary}\n    {path}")
 
     def check_none(self) -> None:
-        shown = "\n".join(self._lines[:20])
-        assert not self._lines, f"{len(self._lines)} differences\n{shown}"
+        if self._lines:
+            shown = "\n".join(self._lines[:20])
+            pytest.fail(f"{len(self._lines)} differences\n{shown}", pytrace=False)
 
 
 @pytest.mark.parametrize("room_version", ROOM_VERSIONS)
@@ -183,6 +216,56 @@ def test_malformed_contents_are_rejected_as_synapse_rejects_them(
     assert counts["accepted"] > 0
 
 
+@pytest.mark.parametrize("room_version", list(ROOM_VERSIONS)[1:])
+@pytest.mark.parametrize("damage", ["rejected", "missing"])
+def test_rejected_and_missing_events_do_to_a_resolution_what_they_do_in_synapse(
+    room_version: str, damage: str, oracle: SynapseOracle, differences: Differences
+) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(DAMAGED_ROOMS):
+        rng = random.Random(f"{damage} {room_version}/{seed}")
+        history = grow_history(rng, room_version)
+        _create, *others = history.events
+        chosen = rng.sample(others, len(others) // 12)
+        if damage == "rejected":
+            history.rejections.update(dict.fromkeys(chosen, "damaged"))
+        else:
+            for event_id in chosen:
+                del history.events[event_id]
+        history.resolutions = [
+            (state_sets, history.resolve_here(state_sets)) for state_sets, _ in history.resolutions
+        ]
+        oracle.load_room(room_version, history.events.values(), history.rejections)
+        name = f"{damage} version {room_version} seed {seed}"
+        compare_resolutions(history, oracle, differences, counts, name)
+    print(dict(counts))
+    assert counts["resolutions"] - counts["exceptions"] > 15 * DAMAGED_ROOMS
+
+
+@pytest.mark.parametrize("room_version", ROOM_VERSIONS)
+def test_the_unit_tests_histories_resolve_as_in_synapse(
+    room_version: str, oracle: SynapseOracle, differences: Differences
+) -> None:
+    """Histories from the generator of the unit tests, written independently of ours."""
+    counts: Counter[str] = Counter()
+    for seed in range(SHARED_ROOMS):
+        shared = random_history(room_version, seed)
+        history = History(
+            room_version,
+            shared.events,
+            dict.fromkeys(shared.rejected, "rejected"),
+            after=shared.state_after,
+        )
+        for states in [*shared.merges, *shared.conflicts(random.Random(seed), RESOLUTIONS)]:
+            history.resolve(states)
+        oracle.load_room(room_version, history.events.values(), history.rejections)
+        name = f"shared version {room_version} seed {seed}"
+        compare_resolutions(history, oracle, differences, counts, name)
+    print(dict(counts))
+    assert counts["exceptions"] == 0
+    assert counts["resolutions"] > 10 * SHARED_ROOMS
+
+
 def compare(
     history: History,
     oracle: SynapseOracle,
@@ -195,11 +278,22 @@ def compare(
         if ours != synapses:
             differences.add(f"{name}: id {ours}, Synapse has {synapses}", history, {})
     compare_verdicts(history, oracle, differences, counts, name)
+    compare_resolutions(history, oracle, differences, counts, name)
+
+
+def compare_resolutions(
+    history: History,
+    oracle: SynapseOracle,
+    differences: Differences,
+    counts: Counter[str],
+    name: str,
+) -> None:
     for state_sets, ours_state in history.resolutions:
         resolution = oracle.resolve(state_sets)
         counts["resolutions"] += 1
         if resolution.state is None:
             counts["exceptions"] += 1
+            counts[resolution.exception[:40]] += 1
             continue
         counts["own_difference"] += resolution.own_difference
         counts["changed by resolution"] += resolution.state not in state_sets
