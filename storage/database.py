@@ -105,6 +105,12 @@ class Database:
         """`run` in the calling thread. For commands and tests, never in an event loop."""
         return self._transaction(False, function, *args, **kwargs)
 
+    def read_sync(
+        self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """`read` in the calling thread. For threads that compute, never in an event loop."""
+        return self._transaction(True, function, *args, **kwargs)
+
     async def close(self) -> None:
         """Refuse new transactions, wait for the running ones, and close the connections."""
         self._closed.set()
