@@ -1,0 +1,225 @@
+"""The current state of rooms, its changes as a stream, and the memberships of local users."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, delete, func, select
+
+from federation.events import StateKey
+from storage import bulk, schema
+from storage.errors import UnknownEvents
+from storage.events import next_stream_orderings
+
+MEMBER = "m.room.member"
+
+_COLUMNS = ("event_id", "room_id", "type", "state_key", "membership", "event_stream_ordering")
+_DELTA_COLUMNS = (
+    "stream_id",
+    "instance_name",
+    "room_id",
+    "type",
+    "state_key",
+    "event_id",
+    "prev_event_id",
+)
+_LOCAL_COLUMNS = ("room_id", "user_id", "event_id", "membership", "event_stream_ordering")
+
+
+class _Details(NamedTuple):
+    """What is repeated of an event where it is current."""
+
+    membership: str | None
+    stream_ordering: int
+
+
+def replace_current_state(
+    connection: Connection,
+    room_id: str,
+    state: Mapping[StateKey, str],
+    *,
+    instance_name: str,
+    own_server: str | None = None,
+) -> int:
+    """Make `state` the current state of the room, writing only what differs from what it was.
+
+    Every difference goes to `current_state_delta_stream`, all with the same id of the events
+    stream, and what concerns local users to `local_current_membership`.
+
+    Args:
+        own_server: whose users are local; None for the server of the users of this room that
+            are known to be local.
+
+    Returns:
+        How many entries changed.
+
+    Raises:
+        UnknownEvents: `state` names an event that is not stored.
+    """
+    before = load_current_state(connection, room_id)
+    changed = {
+        StateKey(*key): event_id for key, event_id in state.items() if before.get(key) != event_id
+    }
+    gone = before.keys() - state.keys()
+    if not changed and not gone:
+        return 0
+    details = _load_details(connection, room_id, changed.values())
+    (stream_id,) = next_stream_orderings(connection, 1)
+    bulk.insert(
+        connection,
+        schema.current_state_delta_stream,
+        _DELTA_COLUMNS,
+        [
+            (stream_id, instance_name, room_id, *key, changed.get(key), before.get(key))
+            for key in (*gone, *changed)
+        ],
+    )
+    table = schema.current_state_events
+    replaced = [event_id for key, event_id in before.items() if key in gone or key in changed]
+    connection.execute(
+        delete(table).where(
+            table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, replaced)
+        )
+    )
+    bulk.insert(
+        connection,
+        table,
+        _COLUMNS,
+        [(event_id, room_id, *key, *details[event_id]) for key, event_id in changed.items()],
+    )
+    _update_local_memberships(connection, room_id, changed, gone, details, own_server)
+    return len(changed) + len(gone)
+
+
+def delete_current_state(connection: Connection, room_id: str, *, instance_name: str) -> int:
+    """Forget the current state of a room that no local user is in any more.
+
+    `local_current_membership` stays: it says how the local users left.
+
+    Returns:
+        How many entries there were.
+    """
+    before = load_current_state(connection, room_id)
+    if not before:
+        return 0
+    (stream_id,) = next_stream_orderings(connection, 1)
+    bulk.insert(
+        connection,
+        schema.current_state_delta_stream,
+        _DELTA_COLUMNS,
+        [
+            (stream_id, instance_name, room_id, *key, None, event_id)
+            for key, event_id in before.items()
+        ],
+    )
+    connection.execute(
+        delete(schema.current_state_events).where(schema.current_state_events.c.room_id == room_id)
+    )
+    return len(before)
+
+
+def load_current_state(connection: Connection, room_id: str) -> dict[StateKey, str]:
+    """The current state of a room."""
+    table = schema.current_state_events
+    rows = connection.execute(
+        select(table.c.type, table.c.state_key, table.c.event_id).where(table.c.room_id == room_id)
+    )
+    return {StateKey(type_, state_key): event_id for type_, state_key, event_id in rows}
+
+
+def count_entries(connection: Connection, room_id: str) -> int:
+    """How many entries the current state of a room has."""
+    table = schema.current_state_events
+    query = select(func.count()).select_from(table).where(table.c.room_id == room_id)
+    return connection.scalar(query) or 0
+
+
+def count_members(connection: Connection, room_id: str, membership: str = "join") -> int:
+    """How many users have `membership` in the current state of a room."""
+    table = schema.current_state_events
+    query = (
+        select(func.count())
+        .select_from(table)
+        .where(
+            table.c.room_id == room_id,
+            table.c.type == MEMBER,
+            table.c.membership == membership,
+        )
+    )
+    return connection.scalar(query) or 0
+
+
+def load_joined_event(connection: Connection, room_id: str, user_id: str) -> str | None:
+    """The event by which a local user is joined to the room now; None if they are not."""
+    table = schema.local_current_membership
+    return connection.scalar(
+        select(table.c.event_id).where(
+            table.c.room_id == room_id,
+            table.c.user_id == user_id,
+            table.c.membership == "join",
+        )
+    )
+
+
+def load_local_memberships(connection: Connection, room_id: str) -> dict[str, str]:
+    """The membership of each local user that ever had one in the room, by user id."""
+    table = schema.local_current_membership
+    rows = connection.execute(
+        select(table.c.user_id, table.c.membership).where(table.c.room_id == room_id)
+    )
+    return {row.user_id: row.membership for row in rows}
+
+
+def _load_details(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> dict[str, _Details]:
+    events, memberships = schema.events, schema.room_memberships
+    query = (
+        select(events.c.event_id, memberships.c.membership, events.c.stream_ordering)
+        .outerjoin(memberships, memberships.c.event_id == events.c.event_id)
+        .where(events.c.room_id == room_id, bulk.is_in(connection, events.c.event_id, event_ids))
+    )
+    details = {
+        event_id: _Details(membership, stream_ordering)
+        for event_id, membership, stream_ordering in connection.execute(query)
+    }
+    unknown = sorted(set(event_ids) - details.keys())
+    if unknown:
+        raise UnknownEvents(room_id, unknown)
+    return details
+
+
+def _update_local_memberships(
+    connection: Connection,
+    room_id: str,
+    changed: Mapping[StateKey, str],
+    gone: Collection[StateKey],
+    details: Mapping[str, _Details],
+    own_server: str | None,
+) -> None:
+    table = schema.local_current_membership
+    servers = {own_server}
+    if own_server is None:
+        known = load_local_memberships(connection, room_id)
+        servers = {_server_of(user_id) for user_id in known}
+    touched = [
+        key.state_key
+        for key in (*changed, *gone)
+        if key.type == MEMBER and _server_of(key.state_key) in servers
+    ]
+    connection.execute(
+        delete(table).where(
+            table.c.room_id == room_id, bulk.is_in(connection, table.c.user_id, touched)
+        )
+    )
+    rows = []
+    for user_id in touched:
+        event_id = changed.get(StateKey(MEMBER, user_id))
+        if event_id is not None and details[event_id].membership is not None:
+            rows.append((room_id, user_id, event_id, *details[event_id]))
+    bulk.insert(connection, table, _LOCAL_COLUMNS, rows)
+
+
+def _server_of(user_id: str) -> str | None:
+    return user_id.partition(":")[2] or None
