@@ -1,0 +1,1 @@
+"""Synapse's replication streams: announcing our rows, and following those of others."""

@@ -1,0 +1,97 @@
+"""Replication as the worker sees it: start it, tell it of commits, close it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from resync.replication.commands import Command
+from resync.replication.metrics import ReplicationMetrics
+from resync.replication.publisher import POLL_INTERVAL_S, Publisher
+from resync.replication.tcp_server import TcpServer
+from resync.replication.waiter import RoomWaiter
+from storage.database import Database
+from storage.streams import StreamIdGenerator
+
+
+class ReplicationServer:
+    """Announces the rows of all streams to whoever listens.
+
+    Every process that writes rows runs one, with or without a TCP listener: it is also what tells
+    the other processes that this one lives and how far it is.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        generators: Mapping[str, StreamIdGenerator],
+        *,
+        server_name: str,
+        instance_name: str,
+        metrics: ReplicationMetrics,
+        now_ms: Callable[[], int],
+        is_partial: Callable[[str], Awaitable[bool]],
+        tcp: tuple[str, int] | None = None,
+        on_command: Callable[[Command], None] | None = None,
+        poll_interval_s: float = POLL_INTERVAL_S,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            generators: from `open_generators`, of this `instance_name`; the same objects that
+                the writers reserve their ids from.
+            now_ms: the clock, milliseconds since the epoch.
+            is_partial: asks the database whether a room is in partial state.
+            tcp: address and port to listen on; port 0 takes a free one.
+            on_command: gets what other processes tell, such as `RemoteServerUp`.
+        """
+        self.publisher = Publisher(
+            database,
+            generators,
+            instance_name,
+            metrics,
+            now_ms=now_ms,
+            poll_interval_s=poll_interval_s,
+        )
+        self._waiter = RoomWaiter(is_partial)
+        self.publisher.add_listener(self._waiter.on_rows)
+        self.tcp: TcpServer | None = None
+        if tcp is not None:
+            bind, port = tcp
+            self.tcp = TcpServer(
+                server_name,
+                bind,
+                port,
+                self.publisher,
+                metrics,
+                now_ms=now_ms,
+                on_command=on_command,
+            )
+            self.publisher.add_link(self.tcp)
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port that is listened on, if any."""
+        return self.tcp.port if self.tcp is not None else None
+
+    async def start(self) -> None:
+        """Listen and begin to announce. Call it before the first id is reserved.
+
+        Raises OSError if the address cannot be had, DatabaseUnavailable.
+        """
+        await self.publisher.start()
+        if self.tcp is not None:
+            await self.tcp.start()
+
+    async def notify(self) -> None:
+        """Rows were committed: announce them soon. Returns at once."""
+        await self.publisher.notify()
+
+    async def wait_for_room(self, room_id: str, timeout_s: float) -> bool:
+        """Wait until the room is fully stated, whoever does it; False after `timeout_s`."""
+        return await self._waiter.wait_for_room(room_id, timeout_s)
+
+    async def close(self) -> None:
+        """Announce what is complete, say good-bye to the readers, and end."""
+        await self.publisher.close()
+        if self.tcp is not None:
+            await self.tcp.close()
