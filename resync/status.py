@@ -1,57 +1,11 @@
-"""What is said about a room in `resync status` and in the admin API, as plain values."""
+"""What is said about a room in `resync status --json` and in the admin API."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class RoomState(StrEnum):
-    """Where the resync of a room stands."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    BACKOFF = "backoff"
-    COMPLETE = "complete"
-
-
-@dataclass(frozen=True)
-class RoomStatus:
-    """One room. Timestamps are milliseconds since the epoch; `servers` is how many are known.
-
-    `given_up` lists the events that no server could deliver.
-    """
-
-    room_id: str
-    state: RoomState
-    room_version: str | None
-    joined_via: str | None
-    join_event_id: str | None
-    partial_events: int
-    servers: int
-    phase: str
-    done: int
-    total: int | None
-    attempts: int
-    created_ts: int | None
-    completed_ts: int | None
-    next_attempt_ts: int | None
-    last_error: str | None
-    last_error_server: str | None
-    worker: str | None
-    given_up: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The object in `status --json` and in the admin API's answers."""
-        return asdict(self)
-
-
-class RoomPage(NamedTuple):
-    """Some rooms, and the token from which the list goes on (None: that was all)."""
-
-    rooms: list[RoomStatus]
-    next_token: str | None
+from storage.jobs import Job
 
 
 class TriggerResult(StrEnum):
@@ -60,3 +14,28 @@ class TriggerResult(StrEnum):
     QUEUED = "queued"
     UNKNOWN_ROOM = "unknown room"
     NOT_PARTIAL = "not partial"
+
+
+def job_to_json(job: Job) -> dict[str, Any]:
+    """A room as a JSON object. Times are milliseconds since the epoch."""
+    return {
+        "room_id": job.room_id,
+        "state": job.state,
+        "room_version": job.room_version,
+        "joined_via": job.joined_via,
+        "join_event_id": job.join_event_id,
+        "partial_events": job.partial_events,
+        "servers": job.servers,
+        "phase": job.phase,
+        "done": job.done,
+        "total": job.total,
+        "worker": job.running_on,
+        "attempts": job.attempts,
+        "next_attempt_ts": None if job.state == "complete" else job.next_attempt_ts,
+        "last_error": job.last_error,
+        "last_error_server": job.last_error_server,
+        "created_ts": job.created_ts,
+        "updated_ts": job.updated_ts,
+        "completed_ts": job.completed_ts,
+        "given_up": [{"event_id": one.event_id, "reason": one.reason} for one in job.given_up],
+    }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -23,8 +23,9 @@ from resync.admin.page import add_page_routes
 from resync.admin.token import token_matches
 from resync.errors import ResyncError
 from resync.join_request import InvalidJoinRequest, check_join_request
-from resync.status import RoomPage, RoomStatus, TriggerResult
+from resync.status import TriggerResult, job_to_json
 from storage.errors import StorageError
+from storage.jobs import Job, JobPage, JobState
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_WAIT_SECONDS = 300.0
@@ -63,17 +64,20 @@ Raises ResyncError or FederationError.
 class RoomService(Protocol):
     """What the API asks about rooms. A worker and a test answer from the same database."""
 
-    async def list_rooms(self, from_token: str | None, limit: int) -> RoomPage:
+    async def list_rooms(self, from_token: str | None, limit: int) -> JobPage:
         """A page of rooms. Raises ValueError if the token is none of ours."""
 
-    async def load_room(self, room_id: str) -> RoomStatus | None:
+    async def load_room(self, room_id: str) -> Job | None:
         """One room, None if it was never partially joined here."""
 
-    async def wait_for_room(self, room_id: str, seconds: float) -> RoomStatus | None:
+    async def wait_for_room(self, room_id: str, seconds: float) -> Job | None:
         """The room once it is fully stated, or as it is after `seconds`."""
 
     async def trigger(self, room_id: str) -> TriggerResult:
         """Forget the backoff of a room."""
+
+    async def count_by_state(self) -> Mapping[JobState, int]:
+        """How many rooms there are in each state. Raises StorageError."""
 
 
 class AdminApi:
@@ -145,6 +149,11 @@ class AdminApi:
         )
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
+        try:
+            self._metrics.rooms_by_state(await self._rooms.count_by_state())
+        except StorageError as error:
+            # The other figures are wanted most of all when the database is away.
+            logger.warning("cannot count the rooms for the metrics", error=str(error))
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _list_rooms(self, request: web.Request) -> web.Response:
@@ -153,7 +162,7 @@ class AdminApi:
             page = await self._rooms.list_rooms(request.query.get("from"), limit)
         except ValueError as error:
             raise invalid_parameter(f"from: {error}") from error
-        body: dict[str, Any] = {"rooms": [room.to_json() for room in page.rooms]}
+        body: dict[str, Any] = {"rooms": [job_to_json(job) for job in page.jobs]}
         if page.next_token is not None:
             body["next_token"] = page.next_token
         return web.json_response(body)
@@ -167,7 +176,7 @@ class AdminApi:
             room = await self._rooms.wait_for_room(room_id, _read_wait(wait))
         if room is None:
             raise unknown_room(room_id)
-        return web.json_response(room.to_json())
+        return web.json_response(job_to_json(room))
 
     async def _trigger(self, request: web.Request) -> web.Response:
         room_id = _read_room_id(request)

@@ -21,7 +21,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-ROOM_STATES = ("queued", "running", "backoff", "complete")
+from storage.jobs import JobState
+
+ROOM_STATES: tuple[JobState, ...] = ("queued", "running", "backoff", "complete")
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -93,7 +95,7 @@ class Metrics:
         for state in ROOM_STATES:
             self._rooms.labels(state).set(0)
 
-    def rooms_by_state(self, counts: Mapping[str, int]) -> None:
+    def rooms_by_state(self, counts: Mapping[JobState, int]) -> None:
         """Set the number of rooms in each of `ROOM_STATES`; a state that is absent has none."""
         for state in ROOM_STATES:
             self._rooms.labels(state).set(counts.get(state, 0))

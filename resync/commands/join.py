@@ -16,9 +16,9 @@ from resync.errors import ResyncError
 from resync.join_request import JoinRequest
 from resync.progress_display import display_for
 from resync.rooms import Rooms, open_rooms
-from resync.status import RoomState, RoomStatus
 from resync.status_text import progress_of
 from resync.worker import Worker
+from storage.jobs import Job
 
 _POLL_SECONDS = 0.2
 
@@ -76,13 +76,13 @@ def _report(joined: Joined, out: TextIO) -> None:
     out.flush()
 
 
-def _report_complete(room: RoomStatus, out: TextIO) -> None:
+def _report_complete(room: Job, out: TextIO) -> None:
     out.write(f"{room.room_id} is fully stated.\n")
     if room.given_up:
         out.write(f"No server could deliver {len(room.given_up)} of its events.\n")
 
 
-async def _show_until_complete(rooms: Rooms, room_id: str, progress_to: TextIO) -> RoomStatus:
+async def _show_until_complete(rooms: Rooms, room_id: str, progress_to: TextIO) -> Job:
     """Show the progress that is in the database, whoever makes it, until the room is done.
 
     Raises `RoomGone`.
@@ -93,6 +93,6 @@ async def _show_until_complete(rooms: Rooms, room_id: str, progress_to: TextIO) 
             if room is None:
                 raise RoomGone(f"{room_id} was left or purged before it was fully stated")
             display.show(progress_of(room))
-            if room.state is RoomState.COMPLETE:
+            if room.state == "complete":
                 return room
             await asyncio.sleep(_POLL_SECONDS)

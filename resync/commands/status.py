@@ -9,8 +9,9 @@ from typing import TextIO
 from resync.config import Config
 from resync.errors import ResyncError
 from resync.rooms import Rooms, open_rooms
-from resync.status import RoomStatus
+from resync.status import job_to_json
 from resync.status_text import describe_rooms
+from storage.jobs import Job
 
 _PAGE = 1000
 
@@ -24,24 +25,26 @@ async def show_status(config: Config, room_id: str | None, *, as_json: bool, out
     async with open_rooms(config) as rooms:
         found = await _load(rooms, room_id)
     if as_json:
-        json.dump({"rooms": [room.to_json() for room in found]}, out, indent=2, ensure_ascii=False)
+        json.dump(
+            {"rooms": [job_to_json(room) for room in found]}, out, indent=2, ensure_ascii=False
+        )
         out.write("\n")
     else:
         out.write(describe_rooms(found, int(time.time() * 1000)))
     return 0
 
 
-async def _load(rooms: Rooms, room_id: str | None) -> list[RoomStatus]:
+async def _load(rooms: Rooms, room_id: str | None) -> list[Job]:
     if room_id is not None:
         room = await rooms.load_room(room_id)
         if room is None:
             raise UnknownRoom(f"{room_id} is not a room that was partially joined here")
         return [room]
-    found: list[RoomStatus] = []
+    found: list[Job] = []
     token = None
     while True:
         page = await rooms.list_rooms(token, _PAGE)
-        found += page.rooms
+        found += page.jobs
         token = page.next_token
         if token is None:
             return found

@@ -1,16 +1,16 @@
 import pytest
 
 from resync.progress import Phase, RoomProgress
-from resync.status import RoomState, RoomStatus
 from resync.status_text import describe_room, describe_rooms, progress_of
+from storage.jobs import GivenUp, Job
 
 NOW = 1_700_000_000_000
 
 
 @pytest.fixture
 def room():
-    def room(state: RoomState, **changes) -> RoomStatus:
-        return RoomStatus(
+    def room(state: str, **changes) -> Job:
+        return Job(
             **{
                 "room_id": "!r:example.com",
                 "state": state,
@@ -25,10 +25,12 @@ def room():
                 "attempts": 0,
                 "created_ts": NOW - 5_300,
                 "completed_ts": None,
-                "next_attempt_ts": None,
+                "next_attempt_ts": NOW,
                 "last_error": None,
                 "last_error_server": None,
-                "worker": None,
+                "running_on": None,
+                "updated_ts": NOW,
+                "given_up": (),
             }
             | changes
         )
@@ -37,7 +39,7 @@ def room():
 
 
 def test_a_running_room(room):
-    assert describe_room(room(RoomState.RUNNING, worker="resync1"), NOW) == [
+    assert describe_room(room("running", running_on="resync1"), NOW) == [
         "!r:example.com  running  walking 1/3 (33 %)",
         "    3 partial events, 2 servers, joined through hs1",
         "    worker: resync1",
@@ -46,7 +48,7 @@ def test_a_running_room(room):
 
 def test_a_room_in_backoff_says_why_and_until_when(room):
     waiting = room(
-        RoomState.BACKOFF,
+        "backoff",
         attempts=4,
         next_attempt_ts=NOW + 300_000,
         last_error="refused \x1b[2J",
@@ -63,11 +65,11 @@ def test_a_room_in_backoff_says_why_and_until_when(room):
 
 def test_a_complete_room_says_how_long_it_took(room):
     done = room(
-        RoomState.COMPLETE,
+        "complete",
         completed_ts=NOW,
         partial_events=0,
         last_error="old",
-        given_up=["$a", "$b"],
+        given_up=(GivenUp("$a", "404"), GivenUp("$b", "404")),
     )
     assert describe_room(done, NOW) == [
         "!r:example.com  complete after 5.3 s",
@@ -77,7 +79,7 @@ def test_a_complete_room_says_how_long_it_took(room):
 
 
 def test_a_queued_room_without_a_total(room):
-    queued = room(RoomState.QUEUED, phase="", done=0, total=None, joined_via=None)
+    queued = room("queued", phase="", done=0, total=None, joined_via=None)
     assert describe_room(queued, NOW) == [
         "!r:example.com  queued",
         "    3 partial events, 2 servers",
@@ -85,16 +87,14 @@ def test_a_queued_room_without_a_total(room):
 
 
 def test_rooms_are_counted_by_state(room):
-    text = describe_rooms(
-        [room(RoomState.QUEUED), room(RoomState.COMPLETE), room(RoomState.QUEUED)], NOW
-    )
+    text = describe_rooms([room("queued"), room("complete"), room("queued")], NOW)
     assert text.splitlines()[-1] == "3 rooms: 2 queued, 1 complete"
     assert describe_rooms([], NOW) == "No room was partially joined here yet.\n"
 
 
 def test_progress(room):
-    assert progress_of(room(RoomState.RUNNING)) == RoomProgress("!r:example.com", "walking", 1, 3)
-    assert progress_of(room(RoomState.COMPLETE)).finished
-    assert progress_of(room(RoomState.QUEUED)).phase == "queued"
-    waiting = progress_of(room(RoomState.BACKOFF, last_error="refused"))
+    assert progress_of(room("running")) == RoomProgress("!r:example.com", "walking", 1, 3)
+    assert progress_of(room("complete")).finished
+    assert progress_of(room("queued")).phase == "queued"
+    waiting = progress_of(room("backoff", last_error="refused"))
     assert (waiting.phase, waiting.detail) == (Phase.BACKOFF, "refused")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,13 +16,15 @@ from resync.admin.api import AdminApi
 from resync.admin.health import Health
 from resync.admin.listener import listen
 from resync.admin.metrics import Metrics
-from resync.status import RoomPage, RoomState, RoomStatus, TriggerResult
+from resync.status import TriggerResult
+from storage.errors import DatabaseUnavailable
+from storage.jobs import Job, JobPage, JobState
 
 TOKEN = "a-token-for-these-tests"
 
 
-def room_status(room_id: str, state: RoomState = RoomState.BACKOFF) -> RoomStatus:
-    return RoomStatus(
+def make_job(room_id: str, state: JobState = "backoff") -> Job:
+    return Job(
         room_id=room_id,
         state=state,
         room_version="10",
@@ -38,7 +41,9 @@ def room_status(room_id: str, state: RoomState = RoomState.BACKOFF) -> RoomStatu
         next_attempt_ts=2,
         last_error="refused",
         last_error_server="hs1",
-        worker=None,
+        running_on=None,
+        given_up=(),
+        updated_ts=1,
     )
 
 
@@ -46,28 +51,29 @@ class MemoryRooms:
     """Rooms in memory that are paged, triggered, finished and waited for."""
 
     def __init__(self) -> None:
-        self.rooms: dict[str, RoomStatus] = {}
+        self.rooms: dict[str, Job] = {}
+        self.away = False
         self.finished = asyncio.Event()
         self.waiting = asyncio.Event()
 
-    def add(self, room_id: str, state: RoomState = RoomState.BACKOFF) -> None:
-        self.rooms[room_id] = room_status(room_id, state)
+    def add(self, room_id: str, state: JobState = "backoff") -> None:
+        self.rooms[room_id] = make_job(room_id, state)
 
     def finish(self, room_id: str) -> None:
-        self.rooms[room_id] = dataclasses.replace(self.rooms[room_id], state=RoomState.COMPLETE)
+        self.rooms[room_id] = dataclasses.replace(self.rooms[room_id], state="complete")
         self.finished.set()
 
-    async def list_rooms(self, from_token: str | None, limit: int) -> RoomPage:
+    async def list_rooms(self, from_token: str | None, limit: int) -> JobPage:
         if from_token is not None and from_token not in self.rooms:
             raise ValueError("not a token of this list")
         ids = [one for one in sorted(self.rooms) if from_token is None or one > from_token]
         next_token = ids[limit - 1] if len(ids) > limit else None
-        return RoomPage([self.rooms[one] for one in ids[:limit]], next_token)
+        return JobPage([self.rooms[one] for one in ids[:limit]], next_token)
 
-    async def load_room(self, room_id: str) -> RoomStatus | None:
+    async def load_room(self, room_id: str) -> Job | None:
         return self.rooms.get(room_id)
 
-    async def wait_for_room(self, room_id: str, seconds: float) -> RoomStatus | None:
+    async def wait_for_room(self, room_id: str, seconds: float) -> Job | None:
         self.waiting.set()
         try:
             async with asyncio.timeout(seconds):
@@ -76,12 +82,17 @@ class MemoryRooms:
             pass
         return self.rooms.get(room_id)
 
+    async def count_by_state(self) -> dict[JobState, int]:
+        if self.away:
+            raise DatabaseUnavailable("away")
+        return Counter(job.state for job in self.rooms.values())
+
     async def trigger(self, room_id: str) -> TriggerResult:
         if room_id not in self.rooms:
             return TriggerResult.UNKNOWN_ROOM
-        if self.rooms[room_id].state is RoomState.COMPLETE:
+        if self.rooms[room_id].state == "complete":
             return TriggerResult.NOT_PARTIAL
-        self.rooms[room_id] = dataclasses.replace(self.rooms[room_id], state=RoomState.QUEUED)
+        self.rooms[room_id] = dataclasses.replace(self.rooms[room_id], state="queued")
         return TriggerResult.QUEUED
 
 
