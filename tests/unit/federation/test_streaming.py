@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -96,7 +97,7 @@ def test_any_cut_gives_what_json_loads_gives(
     except UnicodeEncodeError:
         data = json.dumps(body, indent=indent).encode()
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    parser, found = parse_pieces(data[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    parser, found = parse_pieces(data[a:b] for a, b in itertools.pairwise(edges))
 
     expected = json.loads(data)
     for section in ("pdus", "auth_chain"):
