@@ -13,7 +13,7 @@ from federation.events import StateKey
 from resync.room_writer import RoomWriter
 from resync.walk.recheck import resolve_states
 from resync.walk.walk import WalkResult
-from storage import events, state_groups
+from storage import extremities, state_groups
 from storage.database import Database
 
 
@@ -32,14 +32,14 @@ async def complete_room(
         RoomStillPartial, RoomChanged: events arrived meanwhile; the room is walked again.
         LeaseLost: another worker has the room.
     """
-    extremities = await database.run(events.load_forward_extremities, room_id)
-    unknown = [event_id for event_id in extremities if event_id not in walked.states_after]
-    groups = await database.run(state_groups.load_event_state_groups, unknown)
+    latest = await database.read(extremities.load_forward_extremities, room_id)
+    unknown = [event_id for event_id in latest if event_id not in walked.states_after]
+    groups = await database.read(state_groups.load_event_state_groups, unknown)
     parents = [
-        walked.states_after[event_id] for event_id in extremities if event_id in walked.states_after
+        walked.states_after[event_id] for event_id in latest if event_id in walked.states_after
     ]
     for event_id, group in groups.items():
-        full = await database.run(state_groups.load_state, group)
+        full = await database.read(state_groups.load_state, group)
         parents.append(await asyncio.to_thread(walked.states.adopt, full, event_id, group_id=group))
 
     def resolve() -> dict[StateKey, str]:
@@ -51,5 +51,5 @@ async def complete_room(
     state = await asyncio.to_thread(resolve)
     time_stage("resolve", time.monotonic() - started)
     started = time.monotonic()
-    await writer.complete(state, extremities, walked.given_up)
+    await writer.complete(state, latest, walked.given_up)
     time_stage("store", time.monotonic() - started)

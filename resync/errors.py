@@ -43,3 +43,13 @@ class IncompleteState(FederationError):
 
 class JoinFailed(ResyncError):
     """The join did not happen; nothing says that the room is partial."""
+
+
+class ListenerFailed(ResyncError):
+    """A listener cannot have the address that the config gives it."""
+
+    def __init__(self, setting: str, bind: str, port: int, reason: OSError) -> None:
+        super().__init__(
+            f"cannot listen on {bind} port {port}: {reason.strerror or reason}; is another worker "
+            f"running with this config? Else change {setting} in the config"
+        )

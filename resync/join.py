@@ -8,7 +8,6 @@ Source: server-server API, "Joining Rooms"; MSC3706; design, section 3, step 1.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from federation.errors import FederationError, InvalidEvent
 from federation.events import MAX_AUTH_EVENTS, MAX_PREV_EVENTS, Event, StateKey
 from federation.identifiers import domain_of
 from federation.room_versions import EventFormat, RoomVersion, get_room_version
-from federation.signing import SigningKey, sign_event
+from federation.signing import SigningKey, random_localpart, sign_event
 from resync.errors import JoinFailed, ServerFailure
 from resync.join_request import JoinRequest
 from resync.outliers import (
@@ -203,7 +202,7 @@ class Joiner:
         Raises:
             JoinFailed: no server let the user in, with what each answered. Nothing was stored.
         """
-        existing = await self._database.run(_load_existing_join, request)
+        existing = await self._database.read(_load_existing_join, request)
         if existing is not None:
             return existing
         failures: list[ServerFailure] = []
@@ -236,7 +235,7 @@ class Joiner:
             template,
             request,
             origin_server_ts=int(time.time() * 1000),
-            random_id=secrets.token_urlsafe(18),
+            random_id=random_localpart(),
         )
         pdu = sign_event(unsigned, version, self._server_name, self._signing_key)
         own = Event.from_pdu(pdu, version.identifier)
@@ -299,7 +298,8 @@ def _load_existing_join(connection: Connection, request: JoinRequest) -> JoinRes
             current_state.count_entries(connection, request.room_id),
             len(partial_state.load_partial_servers(connection, request.room_id)),
         )
-    if not partial and current_state.has_local_members(connection, request.room_id):
+    memberships = current_state.load_local_memberships(connection, request.room_id)
+    if not partial and "join" in memberships.values():
         raise JoinFailed(
             f"{request.room_id} is fully stated here, so {request.user_id} does not need a "
             "partial join: join them the ordinary way"
@@ -357,20 +357,16 @@ def _store_join(
         room_id,
         {**checked.state, **known, join.key: join.event_id},
         instance_name=instance_name,
-        own_server_name=own_server_name,
+        own_server=own_server_name,
     )
     if not checked.partial:
         return
-    if already_partial:
-        partial_state.add_partial_servers(connection, room_id, checked.servers)
-    else:
-        partial_state.insert_partial_room(
-            connection,
-            room_id,
-            joined_via=joined_via,
-            servers=checked.servers,
-            join_event_id=join.event_id,
-            device_lists_stream_id=0,
-        )
-        jobs.create_job(connection, room_id, now_ms=now_ms)
+    partial_state.insert_partial_room(
+        connection,
+        room_id,
+        joined_via=joined_via,
+        servers=checked.servers,
+        join_event_id=join.event_id,
+    )
     partial_state.insert_partial_events(connection, room_id, [join.event_id])
+    jobs.create_job(connection, room_id, now_ms=now_ms)

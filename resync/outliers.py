@@ -180,7 +180,7 @@ class OutlierAdmission:
         unknown = self._order.missing() - self._asked
         if unknown:
             self._asked |= unknown
-            stored = await self._database.run(event_store.load_events, unknown)
+            stored = await self._database.read(event_store.load_events, unknown)
             known = [Verdict(found.event, found.rejection_reason) for found in stored.values()]
             decided += await asyncio.to_thread(self._order.learn, known)
         self._time_stage("auth", time.monotonic() - started)
@@ -191,7 +191,7 @@ class OutlierAdmission:
         """The verdicts on `event_ids`, from this fetch or from the database."""
         unknown = [event_id for event_id in event_ids if event_id not in self.verdicts]
         if unknown:
-            stored = await self._database.run(event_store.load_events, unknown)
+            stored = await self._database.read(event_store.load_events, unknown)
             known = [Verdict(found.event, found.rejection_reason) for found in stored.values()]
             await self._store(self._order.learn(known))
         return {

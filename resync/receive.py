@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 
 from federation.client import RawPdu
 from federation.events import Event
-from resync.errors import ResyncError
 from resync.outliers import Verdict, auth_dependencies
 from resync.room_writer import id_of, store_groups
 from resync.verify import PduVerifier
@@ -23,14 +22,11 @@ from resync.walk.recheck import Rechecked, recheck_batch
 from resync.walk.states import PlannedGroup, RoomState, RoomStates
 from resync.walk.verdict_cache import VerdictCache
 from storage import events as event_store
-from storage import partial_state, state_groups
+from storage import extremities, partial_state, state_groups
 from storage.database import Database
+from storage.errors import RoomNotPartial
 
 logger = structlog.get_logger(__name__)
-
-
-class RoomNotPartial(ResyncError):
-    """The room is not in partial state here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +62,12 @@ class Receiver:
             RoomNotPartial: the room is unknown or fully stated.
         """
         room = await self._database.read(partial_state.load_partial_room, room_id)
-        if room is None:
-            raise RoomNotPartial(f"{room_id} is not in partial state here")
+        if room is None or room.room_version is None:
+            raise RoomNotPartial(room_id)
         checked = await self._verifier.verify(pdus, room_version=room.room_version, room_id=room_id)
         refused = [f"{dropped.event_id}: {dropped.reason}" for dropped in checked.dropped]
         known = await self._database.read(
-            event_store.find_non_outliers, [event.event_id for event in checked.events]
+            event_store.find_in_graph, [event.event_id for event in checked.events]
         )
         events = sorted(
             (event for event in checked.events if event.event_id not in known),
@@ -101,10 +97,10 @@ class Receiver:
     ) -> tuple[list[Rechecked], list[PlannedGroup]]:
         parents = {prev_id for event in events for prev_id in event.prev_event_ids}
         groups = await self._database.read(state_groups.load_event_state_groups, parents)
-        extremities = await self._database.read(event_store.load_forward_extremities, room_id)
+        latest = await self._database.read(extremities.load_forward_extremities, room_id)
         if not groups:
             # Nothing is known of the parents: the current partial state is the best guess.
-            groups = await self._database.read(state_groups.load_event_state_groups, extremities)
+            groups = await self._database.read(state_groups.load_event_state_groups, latest)
         states = RoomStates()
         states_after: dict[str, RoomState] = {}
         for event_id, group in groups.items():

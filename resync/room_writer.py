@@ -14,8 +14,17 @@ from sqlalchemy import Connection
 from federation.events import StateKey
 from resync.walk.recheck import Rechecked
 from resync.walk.states import PlannedGroup
-from storage import current_state, events, jobs, partial_state, state_groups, streams
+from storage import (
+    current_state,
+    events,
+    extremities,
+    jobs,
+    partial_state,
+    state_groups,
+    streams,
+)
 from storage.database import Database
+from storage.state_groups import NewStateGroup
 from storage.streams import StreamIdGenerator
 
 ROOM_CACHES = 3
@@ -86,14 +95,12 @@ class RoomWriter:
                     for result in rechecked
                 },
             )
-            events.set_rejections(
-                connection,
-                {
-                    result.event.event_id: result.rejection
-                    for result in rechecked
-                    if result.rejection_status_changed
-                },
-            )
+            changed = {
+                result.event.event_id: result.rejection
+                for result in rechecked
+                if result.rejection_status_changed
+            }
+            events.set_rejections(connection, changed)
             partial_state.clear_partial_events(
                 connection,
                 self._room_id,
@@ -101,6 +108,7 @@ class RoomWriter:
                 stream_ids,
                 self._instance_name,
             )
+            extremities.follow_rejections(connection, self._room_id, changed)
             jobs.record_given_up(connection, self._room_id, given_up)
             return stored
 
@@ -111,13 +119,13 @@ class RoomWriter:
         await self._announcements.notify()
 
     async def complete(
-        self, state: Mapping[StateKey, str], extremities: Sequence[str], given_up: Mapping[str, str]
+        self, state: Mapping[StateKey, str], latest: Sequence[str], given_up: Mapping[str, str]
     ) -> None:
         """Makes the room fully stated and announces it.
 
         Args:
             state: the current state, the resolution over `extremities`.
-            extremities: the forward extremities it was resolved from.
+            latest: the forward extremities it was resolved from.
 
         Raises:
             RoomChanged: the extremities are others by now.
@@ -130,7 +138,7 @@ class RoomWriter:
             connection: Connection, room_stream_id: int, cache_stream_ids: Sequence[int]
         ) -> None:
             self._assert_lease(connection)
-            if set(events.load_forward_extremities(connection, self._room_id)) != set(extremities):
+            if set(extremities.load_forward_extremities(connection, self._room_id)) != set(latest):
                 raise RoomChanged(self._room_id)
             current_state.replace_current_state(
                 connection, self._room_id, state, instance_name=self._instance_name
@@ -167,10 +175,12 @@ def id_of(group: PlannedGroup, stored: Mapping[PlannedGroup, int]) -> int:
 def store_groups(
     connection: Connection, room_id: str, groups: Sequence[PlannedGroup]
 ) -> dict[PlannedGroup, int]:
-    stored: dict[PlannedGroup, int] = {}
+    """Stores planned state groups and returns their ids. Parents come before children."""
+    new: dict[PlannedGroup, NewStateGroup] = {}
     for group in groups:
-        prev_group = None if group.prev is None else id_of(group.prev, stored)
-        stored[group] = state_groups.create_state_group(
-            connection, room_id, group.event_id, prev_group=prev_group, delta=group.delta
-        )
-    return stored
+        prev: int | NewStateGroup | None = None
+        if group.prev is not None:
+            prev = group.prev.group_id if group.prev.group_id is not None else new[group.prev]
+        new[group] = NewStateGroup(group.event_id, prev, group.delta)
+    ids = state_groups.create_state_groups(connection, room_id, list(new.values()))
+    return dict(zip(new, ids, strict=True))

@@ -125,6 +125,8 @@ class Scheduler:
         """Takes leases on up to `count` rooms that are due; returns their tokens."""
         now_ms = int(time.time() * 1000)
         claimed: dict[str, str] = {}
+        # A Synapse beside us makes partial joins of its own.
+        jobs.create_missing_jobs(connection, now_ms=now_ms)
         for room_id in jobs.load_due_rooms(
             connection, now_ms=now_ms, lease_ttl_ms=self._lease_ttl_ms, limit=count
         ):
@@ -141,9 +143,7 @@ class Scheduler:
         logger.info("resync started")
 
         def assert_lease(connection: Connection) -> None:
-            leases.assert_held(
-                connection, room_id, held.token, int(time.time() * 1000), self._lease_ttl_ms
-            )
+            leases.assert_held(connection, room_id, held.token)
 
         try:
             await self._resync_room(room_id, assert_lease)
@@ -179,10 +179,10 @@ class Scheduler:
         self._metrics.attempt("backoff")
 
         def record(connection: Connection) -> int:
-            attempts = jobs.load_attempts(connection, room_id) + 1
             now_ms = int(time.time() * 1000)
+            job = jobs.load_room(connection, room_id, now_ms)
             wait = wait_seconds(
-                attempts,
+                job.attempts + 1 if job is not None else 1,
                 minimum=self._settings.backoff_min_seconds,
                 maximum=self._settings.backoff_max_seconds,
                 random=random.random(),
@@ -226,15 +226,13 @@ class Scheduler:
             if not tokens:
                 continue
             try:
-                lost = await self._database.run(
-                    leases.renew_all, tokens, int(time.time() * 1000), self._lease_ttl_ms
-                )
+                kept = await self._database.run(leases.renew_all, tokens, int(time.time() * 1000))
             except StorageError as error:
                 logger.warning("cannot renew leases; trying again", error=str(error))
                 continue
-            for room_id in lost:
+            for room_id in tokens.keys() - kept:
                 held = self._held.get(room_id)
-                if held is not None and held.task is not None:
+                if held is not None and held.token == tokens[room_id] and held.task is not None:
                     held.lost = True
                     held.task.cancel()
                     self._metrics.lease("lost")

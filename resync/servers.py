@@ -60,7 +60,7 @@ class ServerRotation:
         leading: a room must not wait for a schedule while its servers may be back.
         """
         now = int(self._clock() * 1000)
-        retry_at = await self._database.run(destinations.load_retry_times, self._servers)
+        retry_at = await self._database.read(destinations.load_retry_times, self._servers)
         due = [server for server in self._servers if retry_at.get(server, 0) <= now]
         waiting = [server for server in self._servers if retry_at.get(server, 0) > now]
         waiting.sort(key=lambda server: retry_at[server])

@@ -161,7 +161,7 @@ class _StateFetch:
         return await self._state_from(answer.state)
 
     async def _find_known(self, event_ids: Collection[str]) -> set[str]:
-        return await self._fetcher.database.run(event_store.find_known, event_ids)
+        return await self._fetcher.database.read(event_store.find_known, event_ids)
 
     async def _fetch_whole_state(self) -> None:
         """Takes what is missing from `/state`: parsing, checking and storing overlap."""
@@ -268,7 +268,7 @@ class _StateFetch:
             for event_id, verdict in self._admission.verdicts.items()
         }
         unknown = {*state_ids, self._event_id} - entries.keys()
-        entries |= await self._fetcher.database.run(event_store.load_state_entries, unknown)
+        entries |= await self._fetcher.database.read(event_store.load_state_entries, unknown)
         fetched = FetchedState({})
         for event_id in state_ids:
             entry = entries.get(event_id)

@@ -81,10 +81,10 @@ class Walk:
         Raises:
             NoServerAnswered: a state could not be had. Whatever did not need it is committed.
         """
-        events = await self._database.run(partial_state.load_partial_graph, self._room.room_id)
+        events = await self._database.read(partial_state.load_partial_graph, self._room.room_id)
         self._total = len(events)
         parents = external_prev_events(events)
-        groups = await self._database.run(state_groups.load_event_state_groups, parents)
+        groups = await self._database.read(state_groups.load_event_state_groups, parents)
         await self._adopt_stored(groups)
         order = WalkOrder(events, parents - groups.keys())
         logger.info("walking", partial_events=len(events), gaps=len(parents - groups.keys()))
@@ -112,7 +112,7 @@ class Walk:
         adopted: dict[int, RoomState] = {}
         for event_id, group in groups.items():
             if group not in adopted:
-                full = await self._database.run(state_groups.load_state, group)
+                full = await self._database.read(state_groups.load_state, group)
                 adopted[group] = await asyncio.to_thread(
                     self._result.states.adopt, full, event_id, group_id=group
                 )

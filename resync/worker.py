@@ -1,0 +1,361 @@
+"""The composition root: the one place where the parts are made and joined together.
+
+async with Worker.open(config) as worker:
+    joined = await worker.join("!room:remote", ["remote"], "@alice:us")
+    await worker.run(once=True)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+from aiohttp import web
+from sqlalchemy import Connection, select
+
+from federation.checks import VerifyKey
+from federation.client import FederationClient
+from federation.keys import KeyRing
+from federation.server import build_app
+from federation.signing import SigningKey, generate_signing_key, load_signing_key, write_signing_key
+from federation.tls import client_tls_context, server_tls_context
+from federation.transport import Transport, open_transport
+from resync.admin.api import AdminApi
+from resync.admin.health import Health
+from resync.admin.listener import listen
+from resync.admin.metrics import Metrics
+from resync.admin.token import load_or_create_token
+from resync.config import Config, FederationListener
+from resync.errors import ListenerFailed
+from resync.join import Joiner, JoinResult
+from resync.join_request import check_join_request
+from resync.loop_monitor import LoopMonitor
+from resync.progress import ProgressBoard
+from resync.progress_record import ProgressRecorder
+from resync.receive import Receiver
+from resync.replication.metrics import ReplicationMetrics
+from resync.replication.server import ReplicationServer
+from resync.replication.streams import open_generators
+from resync.resync import resync_room
+from resync.room_writer import Announcements, RoomWriter
+from resync.rooms import WorkerRooms
+from resync.scheduler import Scheduler
+from resync.servers import ServerRotation
+from resync.state_fetch import RoomToFetch, StateFetcher
+from resync.verify import CheckPool, PduVerifier
+from storage import migrate, partial_state
+from storage.database import Database
+from storage.errors import RoomNotPartial, SchemaOutOfDate
+from storage.keys import DatabaseKeyStore
+
+__all__ = ["JoinResult", "Worker"]
+
+logger = structlog.get_logger(__name__)
+
+_FOREVER_MS = 2**53 - 1
+
+
+class Worker:
+    """A running resync worker, or the parts of one that a single command needs.
+
+    Attributes:
+        progress: how far each room is that this process works on.
+        metrics: what is counted.
+        receiver: takes in events of partial rooms.
+        loop_monitor: how long the event loop was kept from running.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        database: Database,
+        client: FederationClient,
+        key_ring: KeyRing,
+        verifier: PduVerifier,
+        signing_key: SigningKey,
+        metrics: Metrics,
+        replication: ReplicationServer,
+        announcements: Announcements,
+    ) -> None:
+        """See `open`, which makes the parts and closes them again."""
+        self._config = config
+        self._database = database
+        self._key_ring = key_ring
+        self._replication = replication
+        self._announcements = announcements
+        self.metrics = metrics
+        self.progress = ProgressBoard()
+        self.loop_monitor = LoopMonitor(metrics.event_loop_stall)
+        self._health = Health(lambda: database.read(_ping))
+        self._recorder = ProgressRecorder(self.progress, database)
+        self._fetcher = StateFetcher(
+            client=client,
+            verifier=verifier,
+            database=database,
+            instance_name=config.instance_name,
+            time_stage=metrics.stage_seconds,
+        )
+        self._joiner = Joiner(
+            server_name=config.server_name,
+            signing_key=signing_key,
+            client=client,
+            verifier=verifier,
+            database=database,
+            instance_name=config.instance_name,
+            count_join=metrics.join,
+        )
+        self.receiver = Receiver(
+            database=database, verifier=verifier, instance_name=config.instance_name
+        )
+        self._scheduler = Scheduler(
+            self._resync,
+            database=database,
+            instance_name=config.instance_name,
+            settings=config.resync,
+            board=self.progress,
+            metrics=metrics,
+            beat=self._health.beat,
+        )
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, config: Config) -> AsyncIterator[Worker]:
+        """A worker that can join rooms, with its keys served to other homeservers.
+
+        Raises:
+            SchemaOutOfDate: the database has to be migrated first.
+            DatabaseUnavailable, InvalidSigningKey, InvalidTlsFile, ListenerFailed: as they say.
+        """
+        async with AsyncExitStack() as stack:
+            database = Database(config.database)
+            stack.push_async_callback(database.close)
+            await _require_current_schema(config.database)
+            signing_key = _load_or_create_signing_key(config.signing_key_path)
+            await stack.enter_async_context(_serve_keys(config, signing_key))
+            transport = _open_transport(config)
+            stack.push_async_callback(transport.close)
+            own_keys = {
+                (config.server_name, signing_key.key_id): VerifyKey(
+                    signing_key.verify_key, _FOREVER_MS
+                )
+            }
+            key_ring = KeyRing(
+                transport,
+                DatabaseKeyStore(database),
+                config.federation.trusted_key_servers,
+                own_keys=own_keys,
+            )
+            pool = CheckPool(config.verification.process_count)
+            stack.push_async_callback(pool.close)
+            metrics = Metrics()
+            generators = await open_generators(database, config.instance_name)
+
+            async def is_partial(room_id: str) -> bool:
+                return await database.read(partial_state.load_partial_room, room_id) is not None
+
+            tcp = config.replication.tcp
+            replication = ReplicationServer(
+                database,
+                generators,
+                server_name=config.server_name,
+                instance_name=config.instance_name,
+                metrics=ReplicationMetrics(metrics.registry),
+                now_ms=lambda: int(time.time() * 1000),
+                is_partial=is_partial,
+                tcp=None if tcp is None else (tcp.bind, tcp.port),
+            )
+            yield cls(
+                config,
+                database=database,
+                client=FederationClient(config.server_name, signing_key, transport),
+                key_ring=key_ring,
+                verifier=PduVerifier(key_ring, pool),
+                signing_key=signing_key,
+                metrics=metrics,
+                replication=replication,
+                announcements=Announcements(
+                    events=generators["un_partial_stated_event"],
+                    rooms=generators["un_partial_stated_room"],
+                    caches=generators["caches"],
+                    notify=replication.notify,
+                ),
+            )
+
+    async def run(self, *, once: bool = False) -> None:
+        """The service: resyncs rooms and answers, until cancelled.
+
+        Args:
+            once: end when nothing is due and nothing is running.
+
+        Raises:
+            ListenerFailed: a port of the config is taken.
+        """
+        async with AsyncExitStack() as stack:
+            await self._start_replication()
+            stack.push_async_callback(self._replication.close)
+            if self._config.admin is not None:
+                await stack.enter_async_context(self._serve_admin())
+            for background in (
+                self._health.run(),
+                self.loop_monitor.run(),
+                self._recorder.run(),
+            ):
+                stack.push_async_callback(_cancel, asyncio.create_task(background))
+            logger.info("worker started", instance=self._config.instance_name)
+            await self._scheduler.run(once=once)
+
+    async def join(self, room_id: str, via: Sequence[str], user_id: str) -> JoinResult:
+        """Joins a room for a local user; the resync of a partial join is then due.
+
+        Raises:
+            InvalidJoinRequest: the ids are malformed or not of this server.
+            JoinFailed: no server of `via` let the user in.
+        """
+        request = check_join_request(room_id, via, user_id, server_name=self._config.server_name)
+        joined = await self._joiner.join(request)
+        self._scheduler.wake()
+        return joined
+
+    def wake(self) -> None:
+        """A room may be due: look at once."""
+        self._key_ring.forget_failures()
+        self._scheduler.wake()
+
+    async def wait_until_complete(self, room_id: str, timeout_seconds: float) -> bool:
+        """Whether the room is fully stated, at the latest after the time-out.
+
+        Whichever worker finishes it, the wait ends when its announcement arrives.
+        """
+        return await self._replication.wait_for_room(room_id, timeout_seconds)
+
+    async def _resync(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
+        room = await self._database.read(partial_state.load_partial_room, room_id)
+        if room is None or room.room_version is None:
+            raise RoomNotPartial(room_id)
+        self._key_ring.forget_failures()
+        servers = await self._database.read(partial_state.load_partial_servers, room_id)
+        await resync_room(
+            RoomToFetch(
+                room_id,
+                room.room_version,
+                ServerRotation(
+                    self._database,
+                    own_server_name=self._config.server_name,
+                    joined_via=room.joined_via,
+                    servers=servers,
+                ),
+            ),
+            database=self._database,
+            fetcher=self._fetcher,
+            writer=RoomWriter(
+                room_id,
+                database=self._database,
+                announcements=self._announcements,
+                instance_name=self._config.instance_name,
+                assert_lease=assert_lease,
+            ),
+            report=lambda phase, done, total: self.progress.update(room_id, phase, done, total),
+            time_stage=self.metrics.stage_seconds,
+        )
+
+    async def _start_replication(self) -> None:
+        tcp = self._config.replication.tcp
+        try:
+            await self._replication.start()
+        except OSError as error:
+            assert tcp is not None
+            raise ListenerFailed("replication.tcp", tcp.bind, tcp.port, error) from error
+
+    @asynccontextmanager
+    async def _serve_admin(self) -> AsyncIterator[None]:
+        admin = self._config.admin
+        assert admin is not None
+        rooms = WorkerRooms(
+            self._database,
+            lease_ttl_seconds=self._config.resync.lease_ttl_seconds,
+            wait=self._replication.wait_for_room,
+            wake=self.wake,
+        )
+        app = AdminApi(
+            rooms,
+            join=self.join,
+            server_name=self._config.server_name,
+            token=load_or_create_token(admin.token_path),
+            metrics=self.metrics,
+            health=self._health,
+        ).build_app()
+        async with listen(app, admin.bind, admin.port):
+            yield
+
+
+def _ping(connection: Connection) -> None:
+    connection.execute(select(1))
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _require_current_schema(url: str) -> None:
+    if not await asyncio.to_thread(migrate.is_current, url):
+        raise SchemaOutOfDate(
+            "the database does not have the newest schema: run `resync migrate` first"
+        )
+
+
+def _load_or_create_signing_key(path: Path) -> SigningKey:
+    """The key in `path`; a server that has none yet gets a new one.
+
+    Raises:
+        InvalidSigningKey: the file does not hold a signing key.
+    """
+    if not path.exists():
+        write_signing_key(path, generate_signing_key())
+        logger.warning("made a new signing key; keep it: it is the server's identity", path=path)
+    return load_signing_key(path)
+
+
+def _open_transport(config: Config) -> Transport:
+    return open_transport(
+        tls=client_tls_context(verify_certificates=config.federation.verify_certificates),
+        ip_range_denylist=config.federation.ip_range_denylist,
+        ip_range_allowlist=config.federation.ip_range_allowlist,
+    )
+
+
+@asynccontextmanager
+async def _serve_keys(config: Config, signing_key: SigningKey) -> AsyncIterator[None]:
+    """Serves our keys to other homeservers, unless another process does."""
+    listener = config.federation.listen
+    if listener is None:
+        yield
+        return
+    runner = web.AppRunner(build_app(config.server_name, [signing_key]), access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(
+            runner, listener.bind, listener.port, ssl_context=_listener_tls(listener)
+        )
+        try:
+            await site.start()
+        except OSError as error:
+            raise ListenerFailed(
+                "federation.listen", listener.bind, listener.port, error
+            ) from error
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _listener_tls(listener: FederationListener) -> ssl.SSLContext | None:
+    if listener.tls_certificate_path is None or listener.tls_private_key_path is None:
+        return None
+    return server_tls_context(listener.tls_certificate_path, listener.tls_private_key_path)
