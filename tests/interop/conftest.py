@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.rooms import register_members
+from tests.interop.synapse_oracle import SynapseOracle
 from tests.interop.synapse_server import SynapseServer, User, postgresql_database
 
 DEFAULT_POSTGRESQL = "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -46,6 +47,13 @@ def our_database_url(
     else:
         with postgresql_database(postgresql_url, "interop_resync") as url:
             yield url
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[SynapseOracle]:
+    """Synapse's state resolution and authorization rules, without a server."""
+    with SynapseOracle() as synapse:
+        yield synapse
 
 
 @pytest.hookimpl(wrapper=True)

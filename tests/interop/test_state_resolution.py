@@ -147,12 +147,6 @@ def choose_prev_events(
     return [rng.choice(heads)]
 
 
-@pytest.fixture(scope="module")
-def oracle() -> Any:
-    with SynapseOracle() as synapse:
-        yield synapse
-
-
 @pytest.fixture
 def differences(tmp_path: Path) -> Any:
     """Collects differences; each is written to a file from which it can be reproduced."""
