@@ -342,7 +342,7 @@ def _count(connection: Connection, column: Any, room_ids: Collection[str]) -> di
         .where(bulk.is_in(connection, column, room_ids))
         .group_by(column)
     )
-    return dict(rows.tuples())
+    return {row[0]: row[1] for row in rows}
 
 
 def _job(

@@ -271,7 +271,7 @@ def _load_sizes(connection: Connection, groups: Collection[int]) -> dict[int, in
         .where(bulk.is_in(connection, table.c.state_group, groups))
         .group_by(table.c.state_group)
     )
-    return dict.fromkeys(groups, 0) | dict(rows.tuples())
+    return dict.fromkeys(groups, 0) | {row[0]: row[1] for row in rows}
 
 
 def _next_ids(connection: Connection, count: int) -> list[int]:

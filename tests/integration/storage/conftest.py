@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from federation.events import Event
 from storage import events, partial_state, rooms, state_groups
+from storage.database import Database
 
 ROOM = "!room:example.com"
 NOW = 1_700_000_000_000
@@ -123,3 +124,11 @@ def room_id() -> str:
 @pytest.fixture
 def now() -> int:
     return NOW
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A migrated database for tests without an event loop."""
+    opened = Database(request.getfixturevalue(f"{request.param}_url"))
+    yield opened
+    opened.close_sync()
