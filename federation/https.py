@@ -220,6 +220,8 @@ class HttpsConnections:
                         ),
                     )
                     first_piece = await response.content.readany()
+            except _FailedError as failed:
+                raise _translate(destination, endpoint, timeouts, failed.error) from None
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise _translate(destination, endpoint, timeouts, error) from None
             yield Response(destination, response, first_piece, timeouts)
@@ -240,8 +242,27 @@ class HttpsConnections:
                 # A small compressed body can be a huge plain one; none was asked for.
                 auto_decompress=False,
                 trust_env=False,
+                middlewares=(_once,),
             )
         return self._session
+
+
+class _FailedError(Exception):
+    """Carries an error past aiohttp, which would make the request again by itself."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+async def _once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Makes each request once: what may be repeated, and when, is for the caller to decide."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _FailedError(error) from error
 
 
 def _translate(
