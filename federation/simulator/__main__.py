@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -118,7 +119,9 @@ def _stop_when_stdin_closes(stopping: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not `sys.stdin`: its lock, held while it waits, would spoil the exit of the process.
+        while os.read(0, 4096):
+            pass
         with contextlib.suppress(RuntimeError):  # The loop may have ended first.
             loop.call_soon_threadsafe(stopping.set)
 

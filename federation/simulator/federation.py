@@ -15,11 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from federation.simulator.built_event import BuiltEvent
 from federation.simulator.certificates import CertificateFiles, write_certificate
 from federation.simulator.identity import Identities
 from federation.simulator.population import Mix, populate
 from federation.simulator.resident import Resident, bind
-from federation.simulator.room import BuiltEvent, RoomBuilder
+from federation.simulator.room import RoomBuilder
 from federation.simulator.world import World
 
 LOOPBACK = "127.0.0.1"

@@ -10,7 +10,8 @@ from typing import Any
 from federation.events import StateKey
 from federation.room_versions import EventFormat
 from federation.simulator.answers import Answer, RefusedError
-from federation.simulator.room import BuiltEvent, RoomBuilder
+from federation.simulator.built_event import BuiltEvent
+from federation.simulator.room import RoomBuilder
 from federation.simulator.world import World
 
 _HEROES = 5

@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from federation.simulator.room import BuiltEvent, RoomBuilder
+from federation.simulator.built_event import BuiltEvent
+from federation.simulator.room import RoomBuilder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from federation.simulator.answers import Answer
-from federation.simulator.room import BuiltEvent, RoomBuilder
+from federation.simulator.built_event import BuiltEvent
+from federation.simulator.room import RoomBuilder
 from federation.simulator.world import World
 
 MAX_MISSING_EVENTS = 20

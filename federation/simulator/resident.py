@@ -21,6 +21,7 @@ from federation.hashing import compute_event_id
 from federation.simulator import joins, queries
 from federation.simulator.answers import Answer, RefusedError
 from federation.simulator.authentication import Authenticator, read_json
+from federation.simulator.built_event import BuiltEvent
 from federation.simulator.faults import (
     CutConnectionError,
     Fault,
@@ -28,8 +29,10 @@ from federation.simulator.faults import (
     IgnoreOmitMembers,
     stream,
 )
+from federation.simulator.history import ConflictingForks, UnknownReference
 from federation.simulator.identity import ServerIdentity
-from federation.simulator.room import BuiltEvent, ConflictingForks, RoomBuilder, UnknownReference
+from federation.simulator.push import push_events
+from federation.simulator.room import RoomBuilder
 from federation.simulator.world import World
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -110,6 +113,7 @@ class Resident:
         self._authenticator = Authenticator(world, identity.server_name)
         self._runner: web.AppRunner | None = None
         self._address: tuple[str, int] | None = None
+        self._transactions = 0
 
     @property
     def server_name(self) -> str:
@@ -141,6 +145,19 @@ class Resident:
             await self.start(bind(*self._address))
 
     stop = disappear
+
+    async def push(
+        self, destination: str, events: Iterable[BuiltEvent], *, transaction_id: str | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Send events to another server over `/send`; see `push_events`."""
+        self._transactions += 1
+        return await push_events(
+            self.identity,
+            destination,
+            events,
+            transaction_id=transaction_id or f"simulated{self._transactions}",
+            now_ms=_now_ms(),
+        )
 
     # -- requests -------------------------------------------------------------------------------
 

@@ -14,19 +14,19 @@ event is the truth that tests compare with, so three things are left to whoever 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from federation.errors import FederationError, InvalidEvent
+from federation.errors import InvalidEvent
 from federation.events import MAX_PREV_EVENTS, Event, StateKey
 from federation.identifiers import domain_of
-from federation.room_versions import EventFormat, RoomVersion, get_room_version
+from federation.room_versions import EventFormat, get_room_version
 from federation.signing import required_signers_of
+from federation.simulator.built_event import BuiltEvent
+from federation.simulator.history import RoomHistory
 from federation.simulator.identity import Identities, ServerIdentity
 from federation.simulator.sealing import Sealed, reseal, seal
-from federation.simulator.states import State, StateCursor, StateNode, keys_that_may_differ
+from federation.simulator.states import StateNode
 
 START_TS = 1_700_000_000_000
 """`origin_server_ts` of the first event of a simulated room, in milliseconds."""
@@ -34,92 +34,6 @@ START_TS = 1_700_000_000_000
 CREATE = StateKey("m.room.create", "")
 POWER_LEVELS = StateKey("m.room.power_levels", "")
 JOIN_RULES = StateKey("m.room.join_rules", "")
-
-
-class ConflictingForks(FederationError):
-    """Forks that changed the same entry meet, and no resolved state was given."""
-
-
-class UnknownReference(FederationError):
-    """An event names a `prev_events` or `auth_events` entry that the room does not have."""
-
-
-class BuiltEvent:
-    """One event of a simulated room.
-
-    Attributes:
-        event_id, type, state_key, sender, depth: the PDU's fields.
-        json: the whole PDU as JSON, as every resident sends it.
-        prev_event_ids, auth_event_ids: ids, whatever the format of the room version.
-        membership: of an `m.room.member` event, else None.
-        reference_hash: unpadded Base64; versions 1 and 2 put it beside references.
-        replaces: id of the event whose entry this state event took, if any.
-        rejected: the authorisation rules refuse this event; it is in no state.
-        before, after: the room's state before and after it.
-        origin_server_ts: in milliseconds.
-    """
-
-    __slots__ = (
-        "after",
-        "auth_event_ids",
-        "before",
-        "depth",
-        "event_id",
-        "json",
-        "membership",
-        "origin_server_ts",
-        "prev_event_ids",
-        "reference_hash",
-        "rejected",
-        "replaces",
-        "sender",
-        "state_key",
-        "type",
-    )
-
-    def __init__(
-        self,
-        pdu: Mapping[str, Any],
-        sealed: Sealed,
-        *,
-        prev_event_ids: tuple[str, ...],
-        auth_event_ids: tuple[str, ...],
-        before: StateNode,
-        replaces: str | None,
-        rejected: bool,
-    ) -> None:
-        self.event_id = sealed.event_id
-        self.json = sealed.json
-        self.reference_hash = sealed.reference_hash
-        self.type: str = pdu["type"]
-        self.state_key: str | None = pdu.get("state_key")
-        self.sender: str = pdu["sender"]
-        self.depth: int = pdu["depth"]
-        self.origin_server_ts: int = pdu["origin_server_ts"]
-        self.prev_event_ids = prev_event_ids
-        self.auth_event_ids = auth_event_ids
-        membership = pdu["content"].get("membership") if self.type == "m.room.member" else None
-        self.membership: str | None = membership if isinstance(membership, str) else None
-        self.replaces = replaces
-        self.rejected = rejected
-        self.before = before
-        if self.state_key is None or rejected:
-            self.after = before
-        else:
-            self.after = StateNode(before, ((StateKey(self.type, self.state_key), self.event_id),))
-
-    @property
-    def key(self) -> StateKey | None:
-        """The entry this event sets; None for an event that is not a state event."""
-        return None if self.state_key is None else StateKey(self.type, self.state_key)
-
-    @property
-    def text(self) -> str:
-        """The PDU as JSON text."""
-        return self.json.decode("utf-8")
-
-    def __repr__(self) -> str:
-        return f"<BuiltEvent {self.event_id} {self.type}/{self.state_key!r}>"
 
 
 class Draft(NamedTuple):
@@ -136,14 +50,13 @@ class Draft(NamedTuple):
     depth: int
 
 
-class RoomBuilder:
+class RoomBuilder(RoomHistory):
     """A room and its whole history.
 
     Attributes:
         room_id, version, creator: what the create event says.
         identities: the servers that may sign events.
-        events: every event by id, in the order they were made.
-        forward_extremities: ids of the events that nothing accepted has followed.
+        events, forward_extremities: see `RoomHistory`.
     """
 
     def __init__(
@@ -174,17 +87,13 @@ class RoomBuilder:
             create_content: more content for the create event (`additional_creators`, …).
             start_ts: `origin_server_ts` of the create event; one second more for each event.
         """
-        self.version: RoomVersion = get_room_version(room_version)
+        super().__init__("", get_room_version(room_version))
         self.creator = creator
         self.identities = identities
-        self.events: OrderedDict[str, BuiltEvent] = OrderedDict()
-        self.forward_extremities: dict[str, None] = {}
-        self._cursor = StateCursor()
         self._clock = start_ts
-        self._members_by_server: dict[str, dict[str, None]] = {}
-        self._latest: tuple[tuple[str, ...], StateNode] | None = None
         self._salt = hashlib.sha256(f"{seed}/{creator}/{room_version}".encode()).hexdigest()[:18]
-        self.room_id = "" if self.version.room_id_is_create_hash else self._room_id()
+        if not self.version.room_id_is_create_hash:
+            self.room_id = f"!{self._salt}:{domain_of(creator)}"
         self._create(create_content or {})
         self.join(creator)
         self.send_state(
@@ -356,92 +265,10 @@ class RoomBuilder:
             return known
         if event.room_id != self.room_id:
             raise InvalidEvent(f"{event.event_id} is of {event.room_id}, not of {self.room_id}")
-        before = self._state_before(event.prev_event_ids, state_before)
+        before = self.node_before(event.prev_event_ids, state_before)
         draft = Draft(before, event.prev_event_ids, event.auth_event_ids, event.depth)
         sealed = reseal(pdu, self.version, countersigner)
         return self._insert(pdu, sealed, draft, rejected)
-
-    # -- what there is --------------------------------------------------------------------------
-
-    def state_before(self, event_id: str) -> State:
-        """The room's state before the event, as event ids by state key."""
-        return self.events[event_id].before.materialise()
-
-    def state_after(self, event_id: str) -> State:
-        """The room's state after the event, as event ids by state key."""
-        return self.events[event_id].after.materialise()
-
-    def current_state(self) -> State:
-        """The room's state after all of its forward extremities."""
-        return self._current().materialise()
-
-    def state_event(self, key: tuple[str, str]) -> BuiltEvent | None:
-        """The event that sets `key` in the current state."""
-        event_id = self._cursor.at(self._current()).get(StateKey(*key))
-        return None if event_id is None else self.events[event_id]
-
-    def content_of(self, key: tuple[str, str]) -> dict[str, Any] | None:
-        """The content that `key` has in the current state."""
-        event = self.state_event(key)
-        if event is None:
-            return None
-        content: dict[str, Any] = self.pdu(event.event_id)["content"]
-        return content
-
-    def membership(self, user_id: str) -> str | None:
-        """The current membership of `user_id`."""
-        event = self.state_event(("m.room.member", user_id))
-        return None if event is None else event.membership
-
-    def pdu(self, event_id: str) -> dict[str, Any]:
-        """The PDU, parsed anew."""
-        pdu: dict[str, Any] = json.loads(self.events[event_id].json)
-        return pdu
-
-    def event(self, event_id: str) -> Event:
-        """The event as the rest of the project holds it."""
-        built = self.events[event_id]
-        return Event.from_pdu(
-            self.pdu(event_id),
-            self.version.identifier,
-            event_id=event_id,
-            json_text=built.text,
-        )
-
-    def auth_chain(self, event_ids: Iterable[str]) -> list[str]:
-        """Ids of the auth events of `event_ids`, of theirs, and so on.
-
-        An event of `event_ids` is in it only if another of them leads to it.
-        """
-        events = self.events
-        found: dict[str, None] = {}
-        todo = list(event_ids)
-        while todo:
-            event = events.get(todo.pop())
-            if event is not None:
-                for auth_id in event.auth_event_ids:
-                    if auth_id not in found:
-                        found[auth_id] = None
-                        todo.append(auth_id)
-        return [event_id for event_id in found if event_id in events]
-
-    def joined_servers(self, state: Iterable[str]) -> list[str]:
-        """The servers with a joined member in a state, given as its event ids."""
-        events = self.events
-        servers = {
-            domain_of(event.state_key or "")
-            for event in (events[event_id] for event_id in state)
-            if event.membership == "join"
-        }
-        return sorted(servers)
-
-    def joined_members_of(self, server_name: str) -> Iterable[BuiltEvent]:
-        """The join events of the members that `server_name` has in the current state."""
-        state = self._cursor.at(self._current())
-        for user_id in self._members_by_server.get(server_name, ()):
-            event_id = state.get(StateKey("m.room.member", user_id))
-            if event_id is not None and self.events[event_id].membership == "join":
-                yield self.events[event_id]
 
     def default_power_levels(self) -> dict[str, Any]:
         """The power levels a client would give a new room."""
@@ -476,12 +303,10 @@ class RoomBuilder:
             prev_event_ids = tuple(self.forward_extremities)[-MAX_PREV_EVENTS:]
         else:
             prev_event_ids = tuple(prev_events)
-        before = self._state_before(prev_event_ids, state_before)
+        before = self.node_before(prev_event_ids, state_before)
         if auth_events is None:
-            state = self._cursor.at(before)
-            selected = (
-                state.get(key) for key in self.auth_types(event_type, content, sender, state_key)
-            )
+            keys = self.auth_types(event_type, content, sender, state_key)
+            selected = self.entries(before, keys)
             auth_event_ids = tuple(
                 dict.fromkeys(event_id for event_id in selected if event_id is not None)
             )
@@ -582,7 +407,7 @@ class RoomBuilder:
         replaces = None
         state_key = pdu.get("state_key")
         if state_key is not None:
-            replaces = self._cursor.at(draft.before).get(StateKey(pdu["type"], state_key))
+            [replaces] = self.entries(draft.before, [StateKey(pdu["type"], state_key)])
         event = BuiltEvent(
             pdu,
             sealed,
@@ -592,75 +417,9 @@ class RoomBuilder:
             replaces=replaces,
             rejected=rejected,
         )
-        self.events[event.event_id] = event
+        self.insert(event)
         self._clock = max(self._clock, event.origin_server_ts) + 1000
-        if not rejected:
-            for event_id in event.prev_event_ids:
-                self.forward_extremities.pop(event_id, None)
-            self.forward_extremities[event.event_id] = None
-            self._latest = None
-        if event.membership == "join" and state_key is not None:
-            self._members_by_server.setdefault(domain_of(state_key), {})[state_key] = None
         return event
-
-    def _current(self) -> StateNode:
-        extremities = tuple(self.forward_extremities)
-        if self._latest is None or self._latest[0] != extremities:
-            self._latest = (extremities, self._state_before(extremities, None))
-        return self._latest[1]
-
-    def _state_before(
-        self, prev_event_ids: Sequence[str], given: Mapping[tuple[str, str], str] | None
-    ) -> StateNode:
-        prev_events = [self.events[known] for known in prev_event_ids if known in self.events]
-        if given is None and len(prev_events) < len(prev_event_ids):
-            unknown = [event_id for event_id in prev_event_ids if event_id not in self.events]
-            raise UnknownReference(f"{self.room_id} has no {', '.join(unknown)}")
-        if not prev_events:
-            return StateNode(None, tuple((StateKey(*key), i) for key, i in (given or {}).items()))
-        merged = prev_events[0].after
-        if given is not None:
-            return self._difference(merged, given)
-        for event in prev_events[1:]:
-            merged = self._merge(merged, event.after)
-        return merged
-
-    def _difference(self, node: StateNode, given: Mapping[tuple[str, str], str]) -> StateNode:
-        state = self._cursor.at(node)
-        wanted = {StateKey(*key): event_id for key, event_id in given.items()}
-        changes: dict[StateKey, str | None] = {
-            key: event_id for key, event_id in wanted.items() if state.get(key) != event_id
-        }
-        changes.update((key, None) for key in state if key not in wanted)
-        return node.child(changes)
-
-    def _merge(self, left: StateNode, right: StateNode) -> StateNode:
-        """The union of two states of which no entry was changed on both sides."""
-        if left is right:
-            return left
-        keys = keys_that_may_differ(left, right)
-        state = self._cursor.at(right)
-        theirs = {key: state.get(key) for key in keys}
-        ours = self._cursor.at(left)
-        changes: dict[StateKey, str | None] = {}
-        for key, event_id in theirs.items():
-            mine = ours.get(key)
-            if event_id == mine or event_id is None or self._follows(mine, event_id):
-                continue
-            if mine is not None and not self._follows(event_id, mine):
-                raise ConflictingForks(
-                    f"both forks of {self.room_id} changed {tuple(key)}: pass state_before"
-                )
-            changes[key] = event_id
-        return left.child(changes)
-
-    def _follows(self, later: str | None, earlier: str) -> bool:
-        """Whether `later` took its entry over from `earlier`, directly or not."""
-        while later is not None:
-            if later == earlier:
-                return True
-            later = self.events[later].replaces
-        return False
 
     def _references(self, event_ids: Sequence[str]) -> list[Any]:
         if self.version.event_format is not EventFormat.V1:
@@ -676,9 +435,6 @@ class RoomBuilder:
     def _required_signers(self, pdu: Mapping[str, Any]) -> list[ServerIdentity]:
         servers = required_signers_of(pdu, self.version) | {domain_of(pdu["sender"])}
         return [self.identities.of(server_name) for server_name in sorted(servers)]
-
-    def _room_id(self) -> str:
-        return f"!{self._salt}:{domain_of(self.creator)}"
 
     def _event_id(self, sender: str) -> str:
         """An event id of versions 1 and 2, chosen by the sender's server."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from federation.simulator.built_event import BuiltEvent
 from federation.simulator.identity import Identities
-from federation.simulator.room import BuiltEvent, RoomBuilder
+from federation.simulator.room import RoomBuilder
 from federation.simulator.states import StateNode
 
 _LISTINGS_KEPT = 8
