@@ -18,8 +18,10 @@ from typing import TextIO
 
 import yaml
 
+from federation.signing import generate_signing_key, write_signing_key
 from federation.simulator import Mix, RoomBuilder, SimulatedFederation
 from federation.simulator.certificates import write_certificate
+from federation.streaming import RawPdu
 from resync.config import Config, load_config
 from resync.errors import ResyncError
 from resync.progress_display import display_for
@@ -27,10 +29,11 @@ from resync.worker import JoinResult, Worker
 from storage import current_state, migrate
 from storage.database import Database
 
-MEMBERS = 3_000
+MEMBERS = 5_000
 LISTENING_SERVERS = 3
 SILENT_SERVERS = 12
 ROOM_VERSION = "11"
+LATER_EVENTS = 5
 _ANNOUNCEMENT_SECONDS = 10.0
 
 
@@ -61,11 +64,13 @@ class _Story:
         room = await self._make_room()
         config = self._configure()
         await asyncio.to_thread(migrate.upgrade, config.database)
-        async with Worker.open(config) as worker, _working(worker, config) as reader:
+        async with Worker.open(config) as worker:
             joined = await self._join(worker, room, config.server_name)
-            await self._resync(worker, room)
-            await self._count(config, room, joined)
-            await self._announce(reader, room, joined)
+            newest = await self._receive(worker, room)
+            async with _working(worker, config) as reader:
+                await self._resync(worker, room)
+                await self._count(config, room, joined, newest)
+                await self._announce(reader, room, joined)
 
     def _chapter(self, title: str) -> None:
         self._out.write(f"\n== {title}\n")
@@ -93,6 +98,7 @@ class _Story:
     def _configure(self) -> Config:
         """A real configuration file, as an operator would write it."""
         certificate = write_certificate(self._directory)
+        write_signing_key(self._directory / "signing.key", generate_signing_key())
         federation_port, replication_port, admin_port = _free_ports(3)
         path = self._directory / "resync.yaml"
         path.write_text(
@@ -120,9 +126,6 @@ class _Story:
 
     async def _join(self, worker: Worker, room: RoomBuilder, server_name: str) -> JoinResult:
         self._chapter("A partial join")
-        # The server we join through refuses the state once: the worker must ask another one.
-        self._simulated.residents[0].faults.refuse("state_ids", times=1)
-        self._simulated.residents[0].faults.refuse("state", times=1)
         user_id = f"@alice:{server_name}"
         started = time.monotonic()
         joined = await worker.join(room.room_id, self._simulated.server_names[:1], user_id)
@@ -135,23 +138,44 @@ class _Story:
             raise DemoFailed("the join was not partial")
         return joined
 
+    async def _receive(self, worker: Worker, room: RoomBuilder) -> str:
+        """The room goes on while it is partial; returns the id of its newest event."""
+        self._chapter("Life in a partially stated room")
+        events = [room.message(f"Message {number}") for number in range(LATER_EVENTS - 1)]
+        events.append(room.set_topic("What happened while the members were not known"))
+        pdus = [RawPdu(room.pdu(event.event_id), event.text) for event in events]
+        received = await worker.receiver.receive(room.room_id, pdus)
+        self._say(
+            f"{len(received.stored)} more events arrived. They were checked against the partial "
+            "state, which the resync has to correct."
+        )
+        if len(received.stored) != LATER_EVENTS:
+            raise DemoFailed(f"events were refused: {received.refused}")
+        return events[-1].event_id
+
     async def _resync(self, worker: Worker, room: RoomBuilder) -> None:
         self._chapter("The resync")
+        self._simulated.residents[0].faults.refuse("state_ids", times=1)
+        self._say("The server we joined through will refuse to tell the state: others are asked.")
+        started = time.monotonic()
         async with worker.progress.subscribe() as changes:
             with display_for(self._out) as display:
                 async for progress in changes:
                     display.show(progress)
                     if progress.room_id == room.room_id and progress.finished:
                         break
+        self._say(f"The room was fully stated after {time.monotonic() - started:.2f} s.")
 
-    async def _count(self, config: Config, room: RoomBuilder, joined: JoinResult) -> None:
+    async def _count(
+        self, config: Config, room: RoomBuilder, joined: JoinResult, newest: str
+    ) -> None:
         self._chapter("The result")
         database = Database(config.database)
         try:
             state = await database.read(current_state.load_current_state, room.room_id)
         finally:
             await database.close()
-        expected = room.state_after(joined.join_event_id)
+        expected = room.state_after(newest)
         members = [event_id for (kind, _), event_id in state.items() if kind == "m.room.member"]
         memberships = Counter(room.events[event_id].membership for event_id in members)
         self._say(f"{len(state):,} entries in the state, {joined.state_events:,} before.")
@@ -161,21 +185,17 @@ class _Story:
             different = sum(state.get(key) != event_id for key, event_id in expected.items())
             raise DemoFailed(f"{different} state entries are not those of the simulated room")
         self._say("The state equals the room's true state, event id by event id.")
-        refused = [
-            f"{asked.endpoint} {asked.status}"
-            for resident in self._simulated.residents
-            for asked in resident.requests
-            if asked.status >= 400
-        ]
-        self._say(
-            f"{sum(len(resident.requests) for resident in self._simulated.residents)} requests "
-            f"were made, of which {len(refused)} refused"
-            + (f" ({', '.join(refused)})." if refused else ".")
-        )
+        for resident in self._simulated.residents:
+            asked = [
+                asked.endpoint + (f" ({asked.status})" if asked.status >= 400 else "")
+                for asked in resident.requests
+            ]
+            self._say(f"Requests to {resident.server_name}: {', '.join(asked) or 'none'}.")
 
     async def _announce(self, reader: _Reader, room: RoomBuilder, joined: JoinResult) -> None:
         self._chapter("What a reader of the replication streams received")
         await reader.wait_for("un_partial_stated_room", room.room_id)
+        await reader.wait_for("caches", "get_partial_rooms")
         for line in reader.lines:
             self._say(line)
         if not any(joined.join_event_id in line for line in reader.lines):
