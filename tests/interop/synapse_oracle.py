@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from federation.events import Event
+from federation.events import Event, StateKey
 from tests.interop.synapse_server import synapse_python
 
 State = Mapping[tuple[str, str], str]
@@ -94,7 +94,9 @@ class SynapseOracle:
         state = {(event_type, key): event_id for event_type, key, event_id in answer["state"]}
         return Resolution(state, "", answer["own_difference"])
 
-    def verdicts(self, checks: Iterable[tuple[str, State]]) -> list[Verdict]:
+    def verdicts(
+        self, checks: Iterable[tuple[str, Mapping[StateKey, str] | State]]
+    ) -> list[Verdict]:
         """Whether each event is accepted, given the state before it."""
         questions = [
             {"event_id": event_id, "state": list(before.values())} for event_id, before in checks
