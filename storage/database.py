@@ -6,7 +6,6 @@ import asyncio
 import functools
 import logging
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from storage.engine import READ_ONLY_OPTION, make_engine, parse_url
 from storage.errors import DatabaseUnavailable, SchemaOutOfDate
+from storage.failures import Failure, classify
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +30,6 @@ ATTEMPTS = 6
 
 FIRST_PAUSE_S = 0.05
 """Pause after the first failure; doubled after each further one."""
-
-_POSTGRESQL_LOST_RACE = frozenset({"40001", "40P01", "55P03"})
-"""serialization_failure, deadlock_detected, lock_not_available."""
-
-_POSTGRESQL_NOT_READY = frozenset({"57P01", "57P02", "57P03", "53300"})
-"""admin_shutdown, crash_shutdown, cannot_connect_now, too_many_connections."""
-
-_POSTGRESQL_NO_SUCH_TABLE = frozenset({"42P01", "42703"})
-"""undefined_table, undefined_column."""
 
 
 class Database:
@@ -143,16 +134,15 @@ class Database:
                 return self._attempt(read_only, function, *args, **kwargs)
             except (DBAPIError, PoolTimeoutError) as error:
                 reason = str(getattr(error, "orig", None) or error).strip()
-                if _is_schema_error(error):
+                failure = classify(error)
+                if failure is Failure.OTHER:
+                    raise
+                if failure is Failure.SCHEMA:
                     raise SchemaOutOfDate(
                         f"{self.name} does not have the tables of this version ({reason}):"
                         " run `resync migrate`"
                     ) from error
-                if not _is_worth_repeating(error):
-                    if isinstance(error, OperationalError | InterfaceError):
-                        self._unavailable(reason, error)
-                    raise
-                if attempt == ATTEMPTS:
+                if failure is Failure.UNAVAILABLE or attempt == ATTEMPTS:
                     self._unavailable(reason, error)
                 pause = FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1)
                 logger.info(
@@ -186,6 +176,8 @@ class Database:
                     if error.connection_invalidated:
                         # It may have been committed, so it must not be repeated blindly.
                         self._unavailable("the connection was lost during a commit", error)
+                    # After a refused commit SQLite is still in the transaction.
+                    connection.invalidate(error)
                     raise
                 return result
 
@@ -203,30 +195,3 @@ class Database:
         raise DatabaseUnavailable(f"cannot use the database {self.name}: {reason}; {hint}") from (
             error
         )
-
-
-def _is_worth_repeating(error: DBAPIError | PoolTimeoutError) -> bool:
-    """Whether the same transaction can succeed a moment later."""
-    if isinstance(error, PoolTimeoutError) or error.connection_invalidated:
-        return True
-    if isinstance(error.orig, sqlite3.OperationalError):
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-        return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    state = _sqlstate(error)
-    if state is None:
-        # No answer from a server at all: the connection could not be made.
-        return isinstance(error, OperationalError)
-    return state in _POSTGRESQL_LOST_RACE | _POSTGRESQL_NOT_READY or state.startswith("08")
-
-
-def _is_schema_error(error: DBAPIError | PoolTimeoutError) -> bool:
-    if isinstance(error, PoolTimeoutError):
-        return False
-    if isinstance(error.orig, sqlite3.OperationalError):
-        return "no such table" in str(error.orig) or "no such column" in str(error.orig)
-    return _sqlstate(error) in _POSTGRESQL_NO_SUCH_TABLE
-
-
-def _sqlstate(error: DBAPIError) -> str | None:
-    state: str | None = getattr(error.orig, "sqlstate", None)
-    return state
