@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.loopback import postgresql_database
 from tests.interop.rooms import register_members
 from tests.interop.synapse_oracle import SynapseOracle
-from tests.interop.synapse_server import SynapseServer, User, postgresql_database
+from tests.interop.synapse_server import SynapseServer, User
 
 DEFAULT_POSTGRESQL = "postgresql://postgres@127.0.0.1:5432/postgres"
 

@@ -18,13 +18,9 @@ from typing import Any
 import sqlalchemy
 import yaml
 
-from tests.interop.synapse_server import (
-    FederationPeer,
-    SynapseServer,
-    free_port,
-    write_certificate,
-    write_signing_key,
-)
+from tests.interop.federation_peer import FederationPeer
+from tests.interop.loopback import free_port, write_certificate, write_signing_key
+from tests.interop.synapse_server import SynapseServer
 
 COMMAND_TIMEOUT = 120.0
 State = dict[tuple[str, str], str]

@@ -9,8 +9,9 @@ from urllib.parse import quote, urlsplit
 import psycopg
 import pytest
 
+from tests.interop.loopback import ApiError
 from tests.interop.rooms import MEMBERS, build_busy_room, register_members
-from tests.interop.synapse_server import ApiError, SynapseError, SynapseServer
+from tests.interop.synapse_server import SynapseError, SynapseServer
 
 
 def test_a_synapse_on_postgresql_starts_serves_and_leaves_nothing(
