@@ -91,13 +91,13 @@ def split_conflicts(
     for key in keys:
         of_base = base.get(key)
         values = [delta.get(key, of_base) for delta in deltas]
-        distinct = dict.fromkeys(values)
-        present = tuple(event_id for event_id in distinct if event_id is not None)
-        if len(distinct) == 1 or (not absence_conflicts and len(present) == 1):
-            changes[key] = present[0] if present else None
+        agree = values.count(values[0]) == len(values)
+        distinct = tuple(dict.fromkeys([v for v in values if v is not None]))
+        if agree or (len(distinct) == 1 and not absence_conflicts):
+            changes[key] = distinct[0] if distinct else None
             continue
         changes[key] = None
-        conflicted[key] = present
+        conflicted[key] = distinct
         for state_set, event_id in zip(state_sets, values, strict=True):
             if event_id is not None:
                 state_set.append(event_id)

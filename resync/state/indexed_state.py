@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
+from typing import cast
 
 from resync.state.conflicts import Key
 
@@ -50,52 +51,20 @@ class IndexedState(Mapping[Key, str]):
         if self._cited_by is not None:
             self._index(event_id for event_id in changes.values() if event_id is not None)
 
-    def common_chain(self, differing: Collection[Key]) -> Callable[[str], bool]:
-        """A test for being in this state without some entries, or in its auth chain.
+    def common_chain(self, differing: Collection[Key]) -> Container[str]:
+        """The events of this state without some entries, and of their auth chains.
 
         Args:
             differing: keys of the entries to leave out.
 
         Returns:
-            A function of an event id. It remembers its answers.
+            Something to ask about event ids, until the state changes. It remembers its answers.
         """
         if self._cited_by is None:
             self._cited_by = {}
             self._index(self._event_ids)
-        cited_by = self._cited_by
         left_out = {self._state[key] for key in differing if key in self._state}
-        event_ids = self._event_ids
-        common: set[str] = set()
-        not_common: set[str] = set()
-
-        def is_in_state(event_id: str) -> bool:
-            return event_id in common or (event_id in event_ids and event_id not in left_out)
-
-        def is_common(event_id: str) -> bool:
-            # From the event up to those that cite it, until one is of the common state.
-            if is_in_state(event_id):
-                return True
-            if event_id in not_common:
-                return False
-            met_through = {event_id: event_id}
-            stack = [event_id]
-            while stack:
-                current = stack.pop()
-                for citing in cited_by.get(current, ()):
-                    if citing in met_through or citing in not_common:
-                        continue
-                    if is_in_state(citing):
-                        # All on the way from the event to this one are in its auth chain.
-                        while current not in common:
-                            common.add(current)
-                            current = met_through[current]
-                        return True
-                    met_through[citing] = current
-                    stack.append(citing)
-            not_common.update(met_through)
-            return False
-
-        return is_common
+        return _CommonChain(self._event_ids, left_out, self._cited_by)
 
     def _index(self, event_ids: Iterator[str] | Collection[str]) -> None:
         """Add events and their auth chains. What was added once stays: it still cites."""
@@ -109,3 +78,46 @@ class IndexedState(Mapping[Key, str]):
                 if cited not in self._indexed:
                     self._indexed.add(cited)
                     stack.append(cited)
+
+
+class _CommonChain:
+    """The events of a state without some of them, and of their auth chains."""
+
+    def __init__(
+        self, event_ids: Set[str], left_out: Set[str], cited_by: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._event_ids = event_ids
+        self._left_out = left_out
+        self._cited_by = cited_by
+        self._common: set[str] = set()
+        self._not_common: set[str] = set()
+
+    def __contains__(self, event_id: object) -> bool:
+        event_id = cast(str, event_id)
+        if self._is_known(event_id):
+            return True
+        if event_id in self._not_common:
+            return False
+        # From the event up to those that cite it, until one is of the common state.
+        met_through = {event_id: event_id}
+        stack = [event_id]
+        while stack:
+            current = stack.pop()
+            for citing in self._cited_by.get(current, ()):
+                if citing in met_through or citing in self._not_common:
+                    continue
+                if self._is_known(citing):
+                    # All on the way from the event to this one are in its auth chain.
+                    while current not in self._common:
+                        self._common.add(current)
+                        current = met_through[current]
+                    return True
+                met_through[citing] = current
+                stack.append(citing)
+        self._not_common.update(met_through)
+        return False
+
+    def _is_known(self, event_id: str) -> bool:
+        return event_id in self._common or (
+            event_id in self._event_ids and event_id not in self._left_out
+        )

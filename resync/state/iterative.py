@@ -16,9 +16,10 @@ class ResolvedState:
 
     Attributes:
         accepted: the event ids that were accepted, by key.
+        events: the entries that have been looked up or accepted, as `get` gives them.
     """
 
-    __slots__ = ("_events", "_graph", "_initial", "_rejected", "accepted")
+    __slots__ = ("_graph", "_initial", "_rejected", "accepted", "events")
 
     def __init__(
         self, graph: AuthGraph, initial: Unconflicted | None, rejected: Container[str]
@@ -32,25 +33,24 @@ class ResolvedState:
         self._graph = graph
         self._initial = initial
         self._rejected = rejected
-        self._events: dict[Key, Event | None] = {}
+        self.events: dict[Key, Event | None] = {}
         self.accepted: dict[Key, str] = {}
 
     def get(self, key: Key) -> Event | None:
         """The event of an entry, None if there is none that may authorise others."""
         try:
-            return self._events[key]
+            return self.events[key]
         except KeyError:
-            pass
-        event_id = None if self._initial is None else self._initial.get(key)
-        event = None
-        if event_id is not None and event_id not in self._rejected:
-            event = self._graph.event(event_id)
-        self._events[key] = event
-        return event
+            event_id = None if self._initial is None else self._initial.get(key)
+            event = None
+            if event_id is not None and event_id not in self._rejected:
+                event = self._graph.event(event_id)
+            self.events[key] = event
+            return event
 
     def accept(self, key: Key, event: Event) -> None:
         """Set an entry."""
-        self._events[key] = event
+        self.events[key] = event
         self.accepted[key] = event.event_id
 
     def event_id(self, key: Key) -> str | None:
@@ -68,19 +68,23 @@ class _AuthState:
     event's auth_events [...] if the auth event is not rejected".
     """
 
-    __slots__ = ("_graph", "_number", "_of_auth_events", "_rejected", "_resolved")
+    __slots__ = ("_event", "_graph", "_known", "_of_auth_events", "_rejected", "_resolved")
 
     def __init__(
-        self, graph: AuthGraph, resolved: ResolvedState, number: int, rejected: Container[str]
+        self, graph: AuthGraph, resolved: ResolvedState, event: Event, rejected: Container[str]
     ) -> None:
         self._graph = graph
         self._resolved = resolved
-        self._number = number
+        self._known = resolved.events
         self._rejected = rejected
         self._of_auth_events: dict[Key, Event] | None = None
+        self._event = event
 
     def get(self, key: Key) -> Event | None:
-        event = self._resolved.get(key)
+        try:
+            event = self._known[key]
+        except KeyError:
+            event = self._resolved.get(key)
         if event is not None:
             return event
         if self._of_auth_events is None:
@@ -88,19 +92,18 @@ class _AuthState:
         return self._of_auth_events.get(key)
 
     def _load_auth_events(self) -> dict[Key, Event]:
-        events = self._graph.events
-        found = (events[number] for number in self._graph.auth_events(self._number))
-        return {
-            (event.type, event.state_key): event
-            for event in found
-            if event is not None
-            and event.state_key is not None
-            and event.event_id not in self._rejected
-        }
+        found: dict[Key, Event] = {}
+        for event_id in self._graph.auth_event_ids(self._event):
+            event = self._graph.event(event_id)
+            if event is not None and event_id not in self._rejected:
+                state_key = event.state_key
+                if state_key is not None:
+                    found[event.type, state_key] = event
+        return found
 
 
 def iterative_auth_checks(
-    graph: AuthGraph, ordered: Iterable[int], resolved: ResolvedState, rejected: Container[str]
+    graph: AuthGraph, ordered: Iterable[Event], resolved: ResolvedState, rejected: Container[str]
 ) -> None:
     """Apply state events to `resolved`, in order, each if the authorisation rules allow it.
 
@@ -110,16 +113,15 @@ def iterative_auth_checks(
 
     Args:
         graph: the events.
-        ordered: numbers of the events to apply.
+        ordered: the events to apply.
         resolved: the state so far. Changed.
         rejected: ids of rejected events.
     """
-    for number in ordered:
-        event = graph.events[number]
-        if event is None or event.state_key is None or event.event_id in rejected:
+    for event in ordered:
+        if event.state_key is None or event.event_id in rejected:
             continue
         try:
-            check_state_dependent_rules(event, _AuthState(graph, resolved, number, rejected))
+            check_state_dependent_rules(event, _AuthState(graph, resolved, event, rejected))
         except NotAuthorised:
             continue
         resolved.accept((event.type, event.state_key), event)

@@ -7,19 +7,18 @@ function for states that are kept as differences from one base; `resolve` is mad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import cast
 
 from federation.events import Event, StateKey
 from federation.room_versions import StateResolution, get_room_version
+from resync.auth.auth_state import CREATE_KEY
 from resync.state.auth_graph import AuthGraph
-from resync.state.conflicts import Conflicts, Key, deltas_from_first, split_conflicts
+from resync.state.conflicts import Conflicts, Key, Unconflicted, deltas_from_first, split_conflicts
 from resync.state.indexed_state import IndexedState
 from resync.state.v1 import resolve_v1
 from resync.state.v2 import resolve_v2
-
-_CREATE = ("m.room.create", "")
 
 
 def resolve(
@@ -92,12 +91,13 @@ def resolve_deltas(
     Raises:
         UnknownRoomVersion: see `federation.room_versions`.
     """
-    algorithm = get_room_version(room_version).state_resolution
+    version = get_room_version(room_version)
+    algorithm = version.state_resolution
     is_v1 = algorithm is StateResolution.V1
     conflicts = split_conflicts(base, deltas, absence_conflicts=not is_v1)
     changes = dict(conflicts.unconflicted.changes)
     if conflicts.conflicted:
-        graph = AuthGraph(events, _room_of(conflicts, events))
+        graph = AuthGraph(version, events, _room_of(conflicts, events))
         rejected_ids = rejected if isinstance(rejected, AbstractSet) else frozenset(rejected)
         changes.update(_resolve_conflicts(algorithm, base, conflicts, graph, rejected_ids))
     return {key: event_id for key, event_id in changes.items() if base.get(key) != event_id}
@@ -112,8 +112,8 @@ def _resolve_conflicts(
 ) -> dict[Key, str]:
     if algorithm is StateResolution.V1:
         return resolve_v1(conflicts, graph, rejected)
-    is_common = _common_chain(base, conflicts, graph)
-    accepted = resolve_v2(algorithm, conflicts, graph, is_common, rejected)
+    common = _common_chain(base, conflicts, graph)
+    accepted = resolve_v2(algorithm, conflicts, graph, common, rejected)
     # 5. Update the result by replacing any event with the event with the same key from the
     #    unconflicted state map, if such an event exists, to get the final resolved state.
     unconflicted = conflicts.unconflicted
@@ -122,30 +122,34 @@ def _resolve_conflicts(
 
 def _common_chain(
     base: Mapping[Key, str], conflicts: Conflicts, graph: AuthGraph
-) -> Callable[[int], bool]:
-    """A test for being unconflicted state or in the auth chain of some."""
-    event_ids = graph.event_ids
+) -> Container[str]:
+    """The events that are unconflicted state or in the auth chain of some."""
     unconflicted = conflicts.unconflicted
     if not isinstance(base, IndexedState):
-        everything = graph.chain(graph.numbers(unconflicted.event_ids()))
-        return everything.__contains__
+        return graph.chain(unconflicted.event_ids())
+    return _CommonChain(base.common_chain(unconflicted.changes), unconflicted, graph)
 
-    in_base = base.common_chain(unconflicted.changes)
-    # What the index does not know: events that all states have and the base has not, and that
-    # every event rests on the create event.
-    in_changes = graph.chain(
-        graph.numbers(unconflicted.changed_event_ids()),
-        lambda number: in_base(event_ids[number]),
-    )
-    has_common = not unconflicted.is_empty()
 
-    def is_common(number: int) -> bool:
-        if number in in_changes or in_base(event_ids[number]):
+class _CommonChain:
+    """What an `IndexedState` knows of the common chain, and what it does not know.
+
+    That is: events that all states have and the base has not, and that in version 12 every event
+    rests on the create event.
+    """
+
+    def __init__(
+        self, of_base: Container[str], unconflicted: Unconflicted, graph: AuthGraph
+    ) -> None:
+        self._of_base = of_base
+        self._of_changes = graph.chain(unconflicted.changed_event_ids(), of_base)
+        self._has_common = not unconflicted.is_empty()
+        self._graph = graph
+
+    def __contains__(self, event_id: object) -> bool:
+        if event_id in self._of_changes or event_id in self._of_base:
             return True
-        event = graph.events[number]
-        return has_common and event is not None and event.type == "m.room.create"
-
-    return is_common
+        event = self._graph.event(cast(str, event_id))
+        return self._has_common and event is not None and event.type == "m.room.create"
 
 
 def _room_of(conflicts: Conflicts, events: Mapping[str, Event]) -> str | None:
@@ -154,8 +158,8 @@ def _room_of(conflicts: Conflicts, events: Mapping[str, Event]) -> str | None:
     If they do not agree on one, the room that most conflicted events are in; None if no conflicted
     event is known.
     """
-    create = conflicts.unconflicted.get(_CREATE)
-    creates = conflicts.conflicted.get(_CREATE, ()) if create is None else (create,)
+    create = conflicts.unconflicted.get(CREATE_KEY)
+    creates = conflicts.conflicted.get(CREATE_KEY, ()) if create is None else (create,)
     rooms = _rooms(creates, events)
     if len(rooms) != 1:
         conflicted = (i for event_ids in conflicts.conflicted.values() for i in event_ids)

@@ -14,11 +14,10 @@ from collections.abc import Container, Iterable, Mapping
 
 from federation.events import Event
 from resync.auth import NotAuthorised
+from resync.auth.auth_state import POWER_LEVELS_KEY
 from resync.auth.rules import check_state_dependent_rules
 from resync.state.auth_graph import AuthGraph
 from resync.state.conflicts import Conflicts, Key, Unconflicted
-
-_POWER_LEVELS = ("m.room.power_levels", "")
 
 
 def resolve_v1(conflicts: Conflicts, graph: AuthGraph, rejected: Container[str]) -> dict[Key, str]:
@@ -50,7 +49,7 @@ def resolve_v1(conflicts: Conflicts, graph: AuthGraph, rejected: Container[str])
     # process" for m.room.join_rules and m.room.member events.
     state = _State(graph, conflicts.unconflicted, resolved, rejected)
     for keys in (
-        [key for key in contested if key == _POWER_LEVELS],
+        [key for key in contested if key == POWER_LEVELS_KEY],
         [key for key in contested if key[0] == "m.room.join_rules"],
         [key for key in contested if key[0] == "m.room.member"],
     ):

@@ -6,23 +6,23 @@ steps of its algorithm; v2.1 differs from v2 in the two places that ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Container
+from itertools import chain
 
 from federation.events import Event
 from federation.room_versions import StateResolution
+from resync.auth.auth_state import POWER_LEVELS_KEY
 from resync.state.auth_graph import AuthGraph, auth_difference, conflicted_state_subgraph
 from resync.state.conflicts import Conflicts, Key
 from resync.state.iterative import ResolvedState, iterative_auth_checks
 from resync.state.ordering import sort_by_mainline, sort_power_events
-
-_POWER_LEVELS = ("m.room.power_levels", "")
 
 
 def resolve_v2(
     algorithm: StateResolution,
     conflicts: Conflicts,
     graph: AuthGraph,
-    is_common: Callable[[int], bool],
+    common: Container[str],
     rejected: Container[str],
 ) -> dict[Key, str]:
     """Resolve conflicted states: steps 1 to 4 of the algorithm.
@@ -34,23 +34,19 @@ def resolve_v2(
         algorithm: V2 or V2_1.
         conflicts: the states; some key is conflicted.
         graph: the events.
-        is_common: whether an event is unconflicted state or in the auth chain of some.
+        common: the events that are unconflicted state or in the auth chain of some.
         rejected: ids of rejected events.
 
     Returns:
         The entries that passed the iterative auth checks. A conflicted key that is not among them
         is not in the resolved state.
     """
-    full_conflicted_set = find_full_conflicted_set(algorithm, conflicts, graph, is_common)
+    full_conflicted_set = find_full_conflicted_set(algorithm, conflicts, graph, common)
 
     # 1. Select the set X of all power events that appear in the full conflicted set. For each such
     #    power event P, enlarge X by adding the events in the auth chain of P which also belong to
     #    the full conflicted set. Sort X into a list using the reverse topological power ordering.
-    power_events = [
-        number
-        for number in full_conflicted_set
-        if (event := graph.events[number]) is not None and is_power_event(event)
-    ]
+    power_events = filter(is_power_event, full_conflicted_set.values())
     ordered_power_events = sort_power_events(graph, power_events, full_conflicted_set)
 
     # 2. Apply the iterative auth checks algorithm, starting from the unconflicted state map (v2.1:
@@ -62,11 +58,9 @@ def resolve_v2(
 
     # 3. Take all remaining events that weren't picked in step 1 and order them by the mainline
     #    ordering based on the power level in the partially resolved state obtained in step 2.
-    remaining = full_conflicted_set.difference(ordered_power_events)
-    power_levels = resolved.event_id(_POWER_LEVELS)
-    ordered_remaining = sort_by_mainline(
-        graph, remaining, None if power_levels is None else graph.number(power_levels)
-    )
+    picked = {event.event_id for event in ordered_power_events}
+    remaining = [e for event_id, e in full_conflicted_set.items() if event_id not in picked]
+    ordered_remaining = sort_by_mainline(graph, remaining, resolved.event_id(POWER_LEVELS_KEY))
 
     # 4. Apply the iterative auth checks algorithm on the partial resolved state and the list of
     #    events from the previous step.
@@ -78,21 +72,19 @@ def find_full_conflicted_set(
     algorithm: StateResolution,
     conflicts: Conflicts,
     graph: AuthGraph,
-    is_common: Callable[[int], bool],
-) -> set[int]:
+    common: Container[str],
+) -> dict[str, Event]:
     """The full conflicted set.
 
     "The union of the conflicted state set and the auth difference" and, in v2.1, the conflicted
-    state subgraph; as numbers. Events that are not known cannot be judged and are left out.
+    state subgraph; by event id. Events that are not known cannot be judged and are left out.
     """
-    state_sets: list[Collection[int]] = [
-        graph.numbers(state_set) for state_set in conflicts.state_sets
-    ]
-    conflicted = {number for state_set in state_sets for number in state_set}
-    full = conflicted | auth_difference(graph, state_sets, is_common)
+    conflicted = dict.fromkeys(chain.from_iterable(conflicts.state_sets))
+    full = auth_difference(graph, conflicts.state_sets, common)
+    full.update((event_id, graph.event(event_id)) for event_id in conflicted)
     if algorithm is StateResolution.V2_1:
-        full |= conflicted_state_subgraph(graph, conflicted)
-    return {number for number in full if graph.events[number] is not None}
+        full.update(conflicted_state_subgraph(graph, conflicted))
+    return {event_id: event for event_id, event in full.items() if event is not None}
 
 
 def is_power_event(event: Event) -> bool:
