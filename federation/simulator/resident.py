@@ -64,6 +64,21 @@ class Asked:
 class RequestLog(list[Asked]):
     """The requests a resident got, oldest first."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived = asyncio.Event()
+
+    def append(self, asked: Asked) -> None:
+        """Note a request, as soon as its headers are there."""
+        super().append(asked)
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+
+    async def wait_for(self, endpoint: str, count: int = 1) -> None:
+        """Wait until there were `count` requests to `endpoint` in all."""
+        while self.count(endpoint) < count:
+            await self._arrived.wait()
+
     def of(self, endpoint: str) -> list[Asked]:
         """Those to one endpoint."""
         return [asked for asked in self if asked.endpoint == endpoint]
