@@ -67,6 +67,7 @@ class _Story:
         async with Worker.open(config) as worker:
             joined = await self._join(worker, room, config.server_name)
             newest = await self._receive(worker, room)
+            self._simulated.residents[0].faults.refuse("state_ids", times=1)
             async with _working(worker, config) as reader:
                 await self._resync(worker, room)
                 await self._count(config, room, joined, newest)
@@ -155,8 +156,9 @@ class _Story:
 
     async def _resync(self, worker: Worker, room: RoomBuilder) -> None:
         self._chapter("The resync")
-        self._simulated.residents[0].faults.refuse("state_ids", times=1)
-        self._say("The server we joined through will refuse to tell the state: others are asked.")
+        self._say(
+            "The server we joined through refuses to tell the state, so the others are asked."
+        )
         started = time.monotonic()
         async with worker.progress.subscribe() as changes:
             with display_for(self._out) as display:

@@ -14,10 +14,9 @@ from typing import Protocol, Self, TextIO
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
+    Task,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -60,13 +59,13 @@ class BarDisplay:
             TextColumn("{task.fields[room_id]}", markup=False),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TextColumn("{task.fields[counted]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[detail]}", markup=False),
             console=console,
             expand=True,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, Task] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -82,21 +81,25 @@ class BarDisplay:
 
     def show(self, progress: RoomProgress) -> None:
         """Redraw the bar of a room."""
-        total = progress.total or (1 if progress.finished else None)
-        done = total if progress.finished and total is not None else progress.done
         task = self._tasks.get(progress.room_id)
         if task is None:
-            task = self._bars.add_task(
-                progress.phase, total=total, room_id=printable(progress.room_id), detail=""
-            )
-            self._tasks[progress.room_id] = task
-        self._bars.update(
-            task,
-            description=progress.phase,
-            completed=done,
-            total=total,
-            detail=printable(progress.detail),
+            task = self._tasks[progress.room_id] = self._add(progress.room_id)
+        task.description = progress.phase
+        task.fields["counted"] = f"{progress.done}/{progress.total}" if progress.total else ""
+        task.fields["detail"] = printable(progress.detail)
+        # Set here and not by `Progress.update`, which cannot go back to an unknown total, and
+        # for which a room is finished as soon as one phase is.
+        task.completed = 1 if progress.finished else progress.done
+        task.total = 1 if progress.finished else progress.total or None
+        if progress.finished and task.finished_time is None:
+            task.finished_time = task.elapsed
+        self._bars.refresh()
+
+    def _add(self, room_id: str) -> Task:
+        task_id = self._bars.add_task(
+            "", total=None, room_id=printable(room_id), counted="", detail=""
         )
+        return next(task for task in self._bars.tasks if task.id == task_id)
 
 
 class LineDisplay:

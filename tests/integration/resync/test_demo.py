@@ -20,6 +20,7 @@ async def test_the_demo_tells_the_whole_story_and_ends_by_itself(tmp_path):
     assert process.returncode == 0, text + err.decode()
     assert err == b""
     assert "joined in" in text
+    assert "state_ids (403)" in text
     assert re.search(r"fetching state \d+/\d+ \(\d+ %\)", text)
     assert "The state equals the room's true state, event id by event id." in text
     assert text.count("RDATA un_partial_stated_event demo ") == 6

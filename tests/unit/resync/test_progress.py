@@ -102,6 +102,12 @@ def test_a_finished_room_fills_its_bar():
     stream = io.StringIO()
     with BarDisplay(Console(file=stream, force_terminal=True, width=120)) as display:
         display.show(RoomProgress(ROOM, Phase.WALK, 2, 4))
-        display.show(RoomProgress(ROOM, Phase.DONE, 0, 4))
-    assert "4/4" in stream.getvalue()
-    assert "fully stated" in stream.getvalue()
+        display.show(RoomProgress(ROOM, Phase.WALK, 4, 4))
+        display.show(RoomProgress(ROOM, Phase.COMPLETE))
+        before = stream.getvalue()
+        display.show(RoomProgress(ROOM, Phase.DONE))
+    assert "✓" not in before
+    last = stream.getvalue()[len(before) :]
+    assert "✓" in last
+    assert "fully stated" in last
+    assert "4/4" not in last
