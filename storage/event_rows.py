@@ -50,21 +50,26 @@ _FORMAT_VERSIONS = {
 """`event_json.format_version`, as Synapse numbers the event formats."""
 
 
+_CHECKED_FIELDS = ("event_id", "room_id", "type", "sender", "state_key")
+
+
 def unstorable_reason(event: Event) -> str | None:
     """Why the tables cannot hold `event`; None when they can.
 
     PostgreSQL's text has no U+0000, and UTF-8 no lone surrogates; both can be written in JSON.
     SQLite could hold the former, and is held to the same rule.
     """
-    for field in ("event_id", "room_id", "type", "sender", "state_key"):
-        value = getattr(event, field)
-        if value is not None and not is_storable(value):
+    references = event.auth_event_ids + event.prev_event_ids
+    columns = (event.event_id, event.room_id, event.type, event.sender, event.state_key or "")
+    # One look at everything: this runs for each of very many events.
+    if is_storable("".join((*columns, *references, event.json))):
+        return None
+    for field, value in zip(_CHECKED_FIELDS, columns, strict=True):
+        if not is_storable(value):
             return f"its {field} has a character that the database cannot hold"
-    if not all(is_storable(event_id) for event_id in event.auth_event_ids + event.prev_event_ids):
+    if not is_storable("".join(references)):
         return "it refers to an event id with a character that the database cannot hold"
-    if not is_storable(event.json):
-        return "its JSON has a character that the database cannot hold"
-    return None
+    return "its JSON has a character that the database cannot hold"
 
 
 def event_row(
