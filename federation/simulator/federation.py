@@ -132,6 +132,8 @@ class SimulatedFederation:
     ) -> RoomBuilder:
         """A new room with `members` member entries beside its creator's, over all servers.
 
+        Takes about 70 µs per event; a large room may be made in a thread.
+
         Args:
             mix: what has become of the members; see `Mix`.
             creator: user id; `@creator` of the first resident if left out.

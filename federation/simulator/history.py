@@ -18,6 +18,10 @@ from federation.room_versions import RoomVersion
 from federation.simulator.built_event import BuiltEvent
 from federation.simulator.states import State, StateCursor, StateNode, keys_that_may_differ
 
+CREATE = StateKey("m.room.create", "")
+POWER_LEVELS = StateKey("m.room.power_levels", "")
+JOIN_RULES = StateKey("m.room.join_rules", "")
+
 
 class ConflictingForks(FederationError):
     """Forks that changed the same entry meet, and no resolved state was given."""

@@ -23,17 +23,13 @@ from federation.identifiers import domain_of
 from federation.room_versions import EventFormat, get_room_version
 from federation.signing import required_signers_of
 from federation.simulator.built_event import BuiltEvent
-from federation.simulator.history import RoomHistory
+from federation.simulator.history import CREATE, JOIN_RULES, POWER_LEVELS, RoomHistory
 from federation.simulator.identity import Identities, ServerIdentity
 from federation.simulator.sealing import Sealed, reseal, seal
 from federation.simulator.states import StateNode
 
 START_TS = 1_700_000_000_000
 """`origin_server_ts` of the first event of a simulated room, in milliseconds."""
-
-CREATE = StateKey("m.room.create", "")
-POWER_LEVELS = StateKey("m.room.power_levels", "")
-JOIN_RULES = StateKey("m.room.join_rules", "")
 
 
 class Draft(NamedTuple):
