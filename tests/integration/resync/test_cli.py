@@ -338,3 +338,23 @@ async def test_a_worker_stopped_in_the_middle_goes_on_later(small_operator, simu
         resident.faults.clear()
     await operator.done("worker", "--once")
     assert [shown["state"] for shown in await operator.status()] == ["complete"]
+
+
+async def test_a_join_that_is_interrupted_while_it_waits(small_operator, simulated):
+    operator = small_operator
+    room = simulated.create_room("10", members=40)
+    for resident in simulated.residents:
+        resident.faults.stall("state_ids")
+    via = simulated.server_names[0]
+    process = await operator.start(
+        "join", room.room_id, "--via", via, "--user", operator.user, "--wait"
+    )
+    async with asyncio.timeout(TIMEOUT):
+        while not simulated.residents[0].requests.of("state_ids"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    assert process.returncode == 130
+    assert err.decode().endswith("resync: stopped; what was done so far is kept\n")
+    assert b"Traceback" not in err
+    assert [shown["state"] for shown in await operator.status()] == ["queued"]
