@@ -12,11 +12,23 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from federation.errors import InvalidIdentifier, InvalidResponse, UnknownRoomVersion
-from federation.identifiers import check_event_id, check_server_name
+from federation.client_answers import (
+    OLD_PARTIAL_STATE,
+    OLD_SERVERS_IN_ROOM,
+    MakeJoin,
+    SendJoin,
+    StateIds,
+    check_template,
+    event_ids,
+    members_omitted,
+    require_arrays,
+    servers_in_room,
+    signed_join,
+)
+from federation.errors import InvalidResponse, UnknownRoomVersion
 from federation.room_versions import ROOM_VERSIONS
 from federation.signing import SigningKey
 from federation.streaming import ParserLimits, PduBatch, RawPdu, ResponseParser, parse_chunks
@@ -35,49 +47,6 @@ __all__ = [
 ]
 
 _MEGABYTE: Final = 1024 * 1024
-_OLD_SERVERS_IN_ROOM: Final = "org.matrix.msc3706.servers_in_room"
-_OLD_PARTIAL_STATE: Final = "org.matrix.msc3706.partial_state"
-
-
-class MakeJoin(NamedTuple):
-    """A template for our join event.
-
-    Attributes:
-        room_version: one of the versions we know.
-        event: the template: a join of the user asked for in the room asked for; the rest of it
-            is the resident's word.
-    """
-
-    room_version: str
-    event: dict[str, Any]
-
-
-class SendJoin(NamedTuple):
-    """The room as the resident server shows it to us at our join.
-
-    Attributes:
-        event: our join as the resident signed it too; None where it does not send it back.
-        state: the state before the join; without most members if `members_omitted`.
-        auth_chain: the auth chain of the join and of `state`, less what `state` has.
-        members_omitted: False also when the resident ignored `omit_members`.
-        servers_in_room: valid server names, without duplicates.
-        dropped: how many entries were unusable, by array name: server names that are malformed
-            or past the limit, events nested too deep to parse.
-    """
-
-    event: RawPdu | None
-    state: list[RawPdu]
-    auth_chain: list[RawPdu]
-    members_omitted: bool
-    servers_in_room: list[str]
-    dropped: Mapping[str, int]
-
-
-class StateIds(NamedTuple):
-    """Event ids of the state before an event, and of its auth chain; without duplicates."""
-
-    state: list[str]
-    auth_chain: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +135,7 @@ class FederationClient:
         event = answer.get("event")
         if not isinstance(event, dict):
             raise InvalidResponse(destination, "the answer has no `event`")
-        _check_template(destination, event, room_id, user_id)
+        check_template(destination, event, room_id, user_id)
         return MakeJoin(room_version, event)
 
     async def send_join(
@@ -186,8 +155,8 @@ class FederationClient:
             destination,
             self._limits.room_bytes,
             pdu_arrays=("state", "auth_chain"),
-            string_arrays=("servers_in_room", _OLD_SERVERS_IN_ROOM),
-            fields=("event", "members_omitted", _OLD_PARTIAL_STATE),
+            string_arrays=("servers_in_room", OLD_SERVERS_IN_ROOM),
+            fields=("event", "members_omitted", OLD_PARTIAL_STATE),
         )
         target = _target(
             "v2/send_join",
@@ -196,18 +165,18 @@ class FederationClient:
             query=[("omit_members", "true")] if omit_members else [],
         )
         pdus = await self._collect("PUT", target, parser, self._timeouts.large, content=pdu)
-        _require(parser, "state", "auth_chain")
-        members_omitted = _members_omitted(parser)
-        servers, dropped = self._servers_in_room(parser)
-        if members_omitted and not servers:
+        require_arrays(parser, "state", "auth_chain")
+        omitted = members_omitted(parser)
+        servers, dropped = servers_in_room(parser, self._limits.servers)
+        if omitted and not servers:
             raise InvalidResponse(
                 destination, "members are left out, but `servers_in_room` names no server"
             )
         return SendJoin(
-            event=_signed_join(parser),
+            event=signed_join(parser),
             state=pdus["state"],
             auth_chain=pdus["auth_chain"],
-            members_omitted=members_omitted,
+            members_omitted=omitted,
             servers_in_room=servers,
             dropped=dropped,
         )
@@ -219,8 +188,8 @@ class FederationClient:
         )
         target = _target("v1/state_ids", room_id, query=[("event_id", event_id)])
         await self._collect("GET", target, parser, self._timeouts.large)
-        _require(parser, "pdu_ids", "auth_chain_ids")
-        return StateIds(_event_ids(parser, "pdu_ids"), _event_ids(parser, "auth_chain_ids"))
+        require_arrays(parser, "pdu_ids", "auth_chain_ids")
+        return StateIds(event_ids(parser, "pdu_ids"), event_ids(parser, "auth_chain_ids"))
 
     async def state(
         self, destination: str, room_id: str, event_id: str, *, batch_size: int = 1000
@@ -241,7 +210,7 @@ class FederationClient:
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
-        _require(parser, "pdus", "auth_chain")
+        require_arrays(parser, "pdus", "auth_chain")
 
     async def event(self, destination: str, event_id: str) -> RawPdu:
         """One event. That it is the one asked for is for the caller to check."""
@@ -257,7 +226,7 @@ class FederationClient:
         parser = self._parser(destination, self._limits.chain_bytes, pdu_arrays=("auth_chain",))
         target = _target("v1/event_auth", room_id, event_id)
         pdus = await self._collect("GET", target, parser, self._timeouts.large)
-        _require(parser, "auth_chain")
+        require_arrays(parser, "auth_chain")
         return pdus["auth_chain"]
 
     async def get_missing_events(
@@ -286,19 +255,8 @@ class FederationClient:
             content=content,
             repeatable=True,
         )
-        _require(parser, "events")
+        require_arrays(parser, "events")
         return pdus["events"][:limit]
-
-    def _servers_in_room(self, parser: ResponseParser) -> tuple[list[str], dict[str, int]]:
-        """The usable names, and the parser's counts of what was dropped with ours added."""
-        key = "servers_in_room" if "servers_in_room" in parser.strings else _OLD_SERVERS_IN_ROOM
-        names = list(dict.fromkeys(parser.strings.get(key, ())))
-        servers = [name for name in names if _is_server_name(name)][: self._limits.servers]
-        dropped = {name: count for name, count in parser.dropped.items() if count}
-        unusable = dropped.pop(key, 0) + len(names) - len(servers)
-        if unusable:
-            dropped["servers_in_room"] = unusable
-        return servers, dropped
 
     def _parser(
         self,
@@ -378,68 +336,3 @@ def _target(endpoint: str, *segments: str, query: Sequence[tuple[str, str]] = ()
         ["/_matrix/federation", endpoint, *(quote(segment, safe="") for segment in segments)]
     )
     return f"{path}?{urlencode(query, quote_via=quote, safe='')}" if query else path
-
-
-def _check_template(destination: str, event: Mapping[str, Any], room_id: str, user_id: str) -> None:
-    """What we are about to sign must be our user's join to that room and nothing else."""
-    content = event.get("content")
-    wanted = {
-        "type": (event.get("type"), "m.room.member"),
-        "room_id": (event.get("room_id"), room_id),
-        "sender": (event.get("sender"), user_id),
-        "state_key": (event.get("state_key"), user_id),
-        "content.membership": (
-            content.get("membership") if isinstance(content, dict) else None,
-            "join",
-        ),
-    }
-    for name, (found, expected) in wanted.items():
-        if found != expected:
-            raise InvalidResponse(
-                destination, f"its join template is not for our join: {name} is not {expected!r}"
-            )
-
-
-def _require(parser: ResponseParser, *arrays: str) -> None:
-    for name in arrays:
-        if name not in parser.keys_seen:
-            raise InvalidResponse(parser.destination, f"the answer has no `{name}`")
-
-
-def _members_omitted(parser: ResponseParser) -> bool:
-    for name in ("members_omitted", _OLD_PARTIAL_STATE):
-        kept = parser.fields.get(name)
-        if kept is not None:
-            if not isinstance(kept.value, bool):
-                raise InvalidResponse(parser.destination, f"`{name}` is not true or false")
-            return kept.value
-    return False
-
-
-def _signed_join(parser: ResponseParser) -> RawPdu | None:
-    kept = parser.fields.get("event")
-    if kept is None or kept.value is None:
-        return None
-    if not isinstance(kept.value, dict):
-        raise InvalidResponse(parser.destination, "`event` is not an object")
-    return RawPdu(kept.value, kept.json_text)
-
-
-def _event_ids(parser: ResponseParser, key: str) -> list[str]:
-    event_ids = list(dict.fromkeys(parser.strings[key]))
-    try:
-        for event_id in event_ids:
-            check_event_id(event_id)
-    except InvalidIdentifier as error:
-        raise InvalidResponse(parser.destination, f"`{key}`: {error}") from None
-    if parser.dropped.get(key):
-        raise InvalidResponse(parser.destination, f"`{key}` holds something that is no event id")
-    return event_ids
-
-
-def _is_server_name(name: str) -> bool:
-    try:
-        check_server_name(name)
-    except InvalidIdentifier:
-        return False
-    return True
