@@ -16,33 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from federation.address_policy import DEFAULT_IP_RANGE_DENYLIST
 from federation.errors import InvalidIdentifier
 from federation.identifiers import check_server_name
 from resync.config_sources import merge, nearest_key, read_environment, read_yaml
-
-# The ranges that Synapse refuses to connect to unless told otherwise: private, loopback,
-# link-local, carrier-grade NAT, documentation, benchmarking and multicast addresses.
-DEFAULT_DENYLIST = (
-    "127.0.0.0/8",
-    "10.0.0.0/8",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "100.64.0.0/10",
-    "192.0.0.0/24",
-    "169.254.0.0/16",
-    "192.88.99.0/24",
-    "198.18.0.0/15",
-    "192.0.2.0/24",
-    "198.51.100.0/24",
-    "203.0.113.0/24",
-    "224.0.0.0/4",
-    "::1/128",
-    "fe80::/10",
-    "fc00::/7",
-    "2001:db8::/32",
-    "ff00::/8",
-    "fec0::/10",
-)
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 # Strict validation would refuse a plain string for a path, which is all that YAML can give.
@@ -86,7 +63,7 @@ class FederationConfig(_Section):
 
     listen: FederationListener | None = FederationListener()
     verify_certificates: bool = True
-    ip_range_denylist: list[str] = list(DEFAULT_DENYLIST)
+    ip_range_denylist: list[str] = list(DEFAULT_IP_RANGE_DENYLIST)
     ip_range_allowlist: list[str] = []
     trusted_key_servers: list[str] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from resync.config import DEFAULT_DENYLIST
+from federation.address_policy import DEFAULT_IP_RANGE_DENYLIST
 
 _SAMPLE = """\
 # Configuration of the resync worker.
@@ -90,5 +90,5 @@ log:
 
 def sample_config(server_name: str = "example.com") -> str:
     """The sample as YAML, for a homeserver of that name."""
-    denylist = "\n".join(f"    - {json.dumps(network)}" for network in DEFAULT_DENYLIST)
+    denylist = "\n".join(f"    - {json.dumps(network)}" for network in DEFAULT_IP_RANGE_DENYLIST)
     return _SAMPLE.replace("@SERVER_NAME@", json.dumps(server_name)).replace("@DENYLIST@", denylist)
