@@ -16,7 +16,7 @@ from typing import Self
 from sqlalchemy import Connection
 
 from storage.database import Database
-from storage.stream_positions import load_positions, next_ids, prepare_ids, store_positions
+from storage.stream_positions import load_positions, next_ids, prepare_ids
 from storage.stream_rows import (
     CACHES,
     UN_PARTIAL_STATED_EVENT,
@@ -115,7 +115,6 @@ def _start(
     connection: Connection, stream: StreamTable, instance_name: str
 ) -> tuple[int, dict[str, int]]:
     last = prepare_ids(connection, stream)
-    store_positions(connection, stream, {instance_name: last})
     others = load_positions(connection, stream)
-    del others[instance_name]
+    others.pop(instance_name, None)
     return last, others

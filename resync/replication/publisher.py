@@ -12,14 +12,14 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
 from resync.replication.commands import Command, Position, Rdata
 from resync.replication.held import HeldRows
+from resync.replication.links import Link
 from resync.replication.metrics import ReplicationMetrics
-from resync.replication.streams import STREAMS
+from resync.replication.streams import STREAMS, StreamRows
 from storage.database import Database
 from storage.errors import DatabaseUnavailable
 from storage.stream_positions import (
@@ -49,38 +49,10 @@ POLL_INTERVAL_S = 1.0
 RENEW_INTERVAL_MS = 10_000
 
 
-class Link(Protocol):
-    """A way to readers: the TCP server, or Redis."""
-
-    def has_readers(self) -> bool:
-        """Whether what is sent now can reach anybody."""
-        ...
-
-    def send(self, commands: Sequence[Command], *, relayed: bool) -> None:
-        """Send to all readers, in order, without waiting.
-
-        `relayed`: these are the rows of another living process, which announces them too.
-        """
-        ...
-
-    async def ready(self) -> None:
-        """Wait until readers have taken most of what was sent; slow ones are not waited for."""
-        ...
+Listener = Callable[[StreamRows], None]
 
 
-class Announced(NamedTuple):
-    """Rows of one writer that have just been announced, in ascending order of their ids."""
-
-    stream_name: str
-    instance_name: str
-    rows: Sequence[tuple[int, Any]]
-    """Pairs of stream id and row, the row as JSON values."""
-
-
-Listener = Callable[[Announced], None]
-
-
-def rdata_commands(announced: Announced) -> list[Rdata]:
+def rdata_commands(announced: StreamRows) -> list[Rdata]:
     """The rows as commands: of rows that share an id, only the last one bears it."""
     stream_name, instance_name, rows = announced
     following = [stream_id for stream_id, _ in rows[1:]] + [None]
@@ -140,8 +112,12 @@ class Publisher:
         """Claim the writer's name, find out where every writer stands, and begin to announce."""
         now_ms = self._now_ms()
         self._next_renewal_ms = now_ms + RENEW_INTERVAL_MS
+        starts = {
+            name: (generator.stream, generator.position)
+            for name, generator in self._generators.items()
+        }
         announced = await self._database.run(
-            _claim, self._tables, self._instance_name, self._token, now_ms
+            _claim, list(starts.values()), self._instance_name, self._token, now_ms
         )
         for (name, generator), told in zip(self._generators.items(), announced, strict=True):
             self._polled[name] = generator.start
@@ -235,13 +211,16 @@ class Publisher:
             # A writer that was not there when we looked last has reserved all its ids since.
             seen = min(position, self._polled[name])
             self._sent.setdefault((name, writer), self._cursors.setdefault((name, writer), seen))
-            await self._announce(name, writer, position, relayed=writer not in found.dead)
-            if writer in found.dead:
+            dead = writer in found.dead
+            await self._announce(name, writer, position, relayed=not dead, dead=dead)
+            if dead:
                 generator.tracker.forget(writer)
             else:
                 generator.tracker.advance(writer, position)
 
-    async def _announce(self, name: str, writer: str, upto: int, *, relayed: bool = False) -> None:
+    async def _announce(
+        self, name: str, writer: str, upto: int, *, relayed: bool = False, dead: bool = False
+    ) -> None:
         """Announce what `writer` has written to the stream, up to and with `upto`."""
         while (after := self._cursors[name, writer]) < upto:
             batch = await self._database.read(
@@ -250,11 +229,14 @@ class Publisher:
             self._cursors[name, writer] = batch.upto
             if batch.rows:
                 rows = [(row.stream_id, STREAMS[name](*row.values).to_json()) for row in batch.rows]
-                self._send_rows(Announced(name, writer, rows), after, relayed=relayed)
+                if dead:
+                    # Readers may know it from elsewhere, and not that they hear of it from us.
+                    self._send([Position(name, writer, after, after)], relayed=False)
+                self._send_rows(StreamRows(name, writer, rows), after, relayed=relayed)
                 for link in self._links:
                     await link.ready()
 
-    def _send_rows(self, announced: Announced, after: int, *, relayed: bool) -> None:
+    def _send_rows(self, announced: StreamRows, after: int, *, relayed: bool) -> None:
         name, writer, rows = announced
         commands = rdata_commands(announced)
         if not self._send(commands, relayed=relayed) and writer == self._instance_name:
@@ -330,13 +312,15 @@ class Publisher:
 
 def _claim(
     connection: Connection,
-    tables: Sequence[StreamTable],
+    starts: Sequence[tuple[StreamTable, int]],
     instance_name: str,
     token: str,
     now_ms: int,
 ) -> list[int | None]:
     claim_writer(connection, instance_name, token, now_ms)
-    return [load_announced(connection, table, instance_name) for table in tables]
+    for table, position in starts:
+        store_positions(connection, table, {instance_name: position})
+    return [load_announced(connection, table, instance_name) for table, _ in starts]
 
 
 def _store(

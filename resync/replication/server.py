@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from resync.replication.commands import Command
 from resync.replication.metrics import ReplicationMetrics
 from resync.replication.publisher import POLL_INTERVAL_S, Publisher
+from resync.replication.reader import Reader, TableRows
+from resync.replication.redis import RedisLink
+from resync.replication.streams import STREAMS, StreamRows
 from resync.replication.tcp_server import TcpServer
 from resync.replication.waiter import RoomWaiter
 from storage.database import Database
@@ -31,6 +34,7 @@ class ReplicationServer:
         now_ms: Callable[[], int],
         is_partial: Callable[[str], Awaitable[bool]],
         tcp: tuple[str, int] | None = None,
+        redis_url: str | None = None,
         on_command: Callable[[Command], None] | None = None,
         poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
@@ -42,6 +46,7 @@ class ReplicationServer:
             now_ms: the clock, milliseconds since the epoch.
             is_partial: asks the database whether a room is in partial state.
             tcp: address and port to listen on; port 0 takes a free one.
+            redis_url: the Redis that the homeserver's processes share.
             on_command: gets what other processes tell, such as `RemoteServerUp`.
         """
         self.publisher = Publisher(
@@ -67,6 +72,24 @@ class ReplicationServer:
                 on_command=on_command,
             )
             self.publisher.add_link(self.tcp)
+        self.redis: RedisLink | None = None
+        if redis_url is not None:
+            self.redis = RedisLink(
+                redis_url,
+                server_name=server_name,
+                instance_name=instance_name,
+                source=self.publisher,
+                reader=Reader(
+                    self._on_rows,
+                    metrics,
+                    source=TableRows(database),
+                    streams=STREAMS.keys(),
+                    ignore_writer=instance_name,
+                ),
+                metrics=metrics,
+                on_command=on_command,
+            )
+            self.publisher.add_link(self.redis)
 
     @property
     def port(self) -> int | None:
@@ -81,6 +104,8 @@ class ReplicationServer:
         await self.publisher.start()
         if self.tcp is not None:
             await self.tcp.start()
+        if self.redis is not None:
+            self.redis.start()
 
     async def notify(self) -> None:
         """Rows were committed: announce them soon. Returns at once."""
@@ -93,5 +118,12 @@ class ReplicationServer:
     async def close(self) -> None:
         """Announce what is complete, say good-bye to the readers, and end."""
         await self.publisher.close()
+        if self.redis is not None:
+            await self.redis.close()
         if self.tcp is not None:
             await self.tcp.close()
+
+    async def _on_rows(self, received: StreamRows) -> None:
+        """Another process has told of rows: wake who waits for them, and pass them on."""
+        self._waiter.on_rows(received)
+        await self.publisher.notify()

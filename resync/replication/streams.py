@@ -5,9 +5,9 @@ A new stream is one class here and one entry in `STREAMS`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from storage.database import Database
 from storage.streams import (
@@ -17,6 +17,15 @@ from storage.streams import (
     StreamIdGenerator,
     StreamTable,
 )
+
+
+class StreamRows(NamedTuple):
+    """Rows of one writer, in ascending order of their ids, as announced or received."""
+
+    stream_name: str
+    instance_name: str
+    rows: Sequence[tuple[int, Any]]
+    """Pairs of stream id and row, the row as JSON values."""
 
 
 class InvalidRow(ValueError):

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from resync.replication.commands import (
     FROM_CLIENT,
@@ -27,6 +26,7 @@ from resync.replication.commands import (
     parse_line,
 )
 from resync.replication.lines import LineDecoder, LineTooLong
+from resync.replication.links import Source
 from resync.replication.metrics import ReplicationMetrics
 
 logger = logging.getLogger(__name__)
@@ -56,14 +56,6 @@ STOP_S = 1.0
 
 _HIGH_WATER = 256 * 1024
 _UNKNOWN_COMMANDS_LOGGED = 10
-
-
-class Source(Protocol):
-    """What a new reader is told."""
-
-    def positions(self) -> Sequence[Command]: ...
-
-    def take_held(self) -> Sequence[Command]: ...
 
 
 class TcpServer:

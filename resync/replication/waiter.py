@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from resync.replication.publisher import Announced
-from resync.replication.streams import UnPartialStatedRoom
+from resync.replication.streams import StreamRows, UnPartialStatedRoom
 
 
 class RoomWaiter:
@@ -17,7 +16,7 @@ class RoomWaiter:
         self._is_partial = is_partial
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
-    def on_rows(self, announced: Announced) -> None:
+    def on_rows(self, announced: StreamRows) -> None:
         """Rows of some stream have been announced: wake whom they concern."""
         if announced.stream_name != UnPartialStatedRoom.NAME:
             return

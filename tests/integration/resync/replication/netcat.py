@@ -113,6 +113,8 @@ async def running(
     *,
     poll_interval_s: float = 0.1,
     port: int = 0,
+    server_name: str = "localhost:8823",
+    redis_url: str | None = None,
 ) -> AsyncIterator[Worker]:
     """A worker's replication from start to orderly end."""
     registry = CollectorRegistry()
@@ -124,12 +126,13 @@ async def running(
     server = ReplicationServer(
         database,
         generators,
-        server_name="localhost:8823",
+        server_name=server_name,
         instance_name=instance_name,
         metrics=ReplicationMetrics(registry),
         now_ms=now_ms,
         is_partial=is_partial,
         tcp=("127.0.0.1", port),
+        redis_url=redis_url,
         poll_interval_s=poll_interval_s,
     )
     await server.start()
