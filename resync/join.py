@@ -16,8 +16,10 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
+from federation.canonical_json import check_strict
 from federation.client import FederationClient, MakeJoin, RawPdu, SendJoin
 from federation.errors import FederationError, InvalidEvent
+from federation.event_format import check_format
 from federation.events import MAX_AUTH_EVENTS, MAX_PREV_EVENTS, Event, StateKey
 from federation.identifiers import domain_of
 from federation.room_versions import EventFormat, RoomVersion, get_room_version
@@ -238,6 +240,7 @@ class Joiner:
             random_id=random_localpart(),
         )
         pdu = sign_event(unsigned, version, self._server_name, self._signing_key)
+        _check_own_join(pdu, version)
         own = Event.from_pdu(pdu, version.identifier)
         answer = await self._client.send_join(
             server, request.room_id, own.event_id, pdu, omit_members=True
@@ -274,6 +277,16 @@ class Joiner:
         return join_event, received, state_ids
 
 
+def _check_own_join(pdu: dict[str, Any], version: RoomVersion) -> None:
+    """What we would not accept from others (check 1) we do not send either."""
+    try:
+        check_format(pdu, version, set())
+        if version.strict_canonical_json:
+            check_strict(pdu)
+    except InvalidEvent as error:
+        raise InvalidJoinAnswer(f"the make_join template is malformed: {error}") from None
+
+
 def _with_signatures_of(pdu: dict[str, Any], returned: RawPdu) -> dict[str, Any]:
     """Our join with the signatures that the resident added to it (restricted joins, MSC3083)."""
     signatures = returned.pdu.get("signatures")
@@ -298,13 +311,18 @@ def _load_existing_join(connection: Connection, request: JoinRequest) -> JoinRes
             current_state.count_entries(connection, request.room_id),
             len(partial_state.load_partial_servers(connection, request.room_id)),
         )
-    memberships = current_state.load_local_memberships(connection, request.room_id)
+    _refuse_if_fully_stated(connection, request.room_id, request.user_id)
+    return None
+
+
+def _refuse_if_fully_stated(connection: Connection, room_id: str, user_id: str) -> None:
+    memberships = current_state.load_local_memberships(connection, room_id)
+    partial = partial_state.load_partial_room(connection, room_id) is not None
     if not partial and "join" in memberships.values():
         raise JoinFailed(
-            f"{request.room_id} is fully stated here, so {request.user_id} does not need a "
-            "partial join: join them the ordinary way"
+            f"{room_id} is fully stated here, so {user_id} does not need a partial join: join "
+            "them the ordinary way"
         )
-    return None
 
 
 def _store_join(
@@ -318,10 +336,15 @@ def _store_join(
 
     When another local user has joined the room partially before, what that join brought is kept:
     this one adds its member and the servers it learned of.
+
+    Raises:
+        JoinFailed: the room has become fully stated meanwhile.
     """
     now_ms = int(time.time() * 1000)
     join = checked.join
     room_id = join.room_id
+    # A resync may have ended while the resident was answering.
+    _refuse_if_fully_stated(connection, room_id, join.sender)
     already_partial = partial_state.load_partial_room(connection, room_id) is not None
     create = checked.state[CREATE]
     creator = next(v.event.sender for v in checked.verdicts if v.event.event_id == create)
