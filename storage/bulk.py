@@ -67,7 +67,7 @@ def insert_new(
         staging = f"resync_new_{table.name}"
         connection.exec_driver_sql(
             f"CREATE TEMPORARY TABLE IF NOT EXISTS {staging} ON COMMIT DELETE ROWS"
-            f" AS SELECT {names} FROM {table.name} WITH NO DATA"
+            f" AS SELECT * FROM {table.name} WITH NO DATA"
         )
         connection.exec_driver_sql(f"TRUNCATE {staging}")
         _copy(connection, table, staging, columns, ordered)
