@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from aiohttp import web
 from sqlalchemy import Connection, select
 
 from federation.checks import VerifyKey
@@ -28,13 +27,13 @@ from federation.tls import client_tls_context, server_tls_context
 from federation.transport import Transport, open_transport
 from resync.admin.api import AdminApi
 from resync.admin.health import Health
-from resync.admin.listener import listen
 from resync.admin.metrics import Metrics
 from resync.admin.token import load_or_create_token
 from resync.config import Config, FederationListener
 from resync.errors import ListenerFailed
 from resync.join import Joiner, JoinResult
 from resync.join_request import check_join_request
+from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
 from resync.progress import ProgressBoard
 from resync.progress_record import ProgressRecorder
@@ -291,7 +290,7 @@ class Worker:
             metrics=self.metrics,
             health=self._health,
         ).build_app()
-        async with listen(app, admin.bind, admin.port):
+        async with listen(app, admin.bind, admin.port, setting="admin"):
             yield
 
 
@@ -338,21 +337,15 @@ async def _serve_keys(config: Config, signing_key: SigningKey) -> AsyncIterator[
     if listener is None:
         yield
         return
-    runner = web.AppRunner(build_app(config.server_name, [signing_key]), access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(
-            runner, listener.bind, listener.port, ssl_context=_listener_tls(listener)
-        )
-        try:
-            await site.start()
-        except OSError as error:
-            raise ListenerFailed(
-                "federation.listen", listener.bind, listener.port, error
-            ) from error
+    app = build_app(config.server_name, [signing_key])
+    async with listen(
+        app,
+        listener.bind,
+        listener.port,
+        setting="federation.listen",
+        tls=_listener_tls(listener),
+    ):
         yield
-    finally:
-        await runner.cleanup()
 
 
 def _listener_tls(listener: FederationListener) -> ssl.SSLContext | None:

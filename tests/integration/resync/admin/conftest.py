@@ -14,8 +14,8 @@ import pytest
 from federation.errors import FederationError
 from resync.admin.api import AdminApi
 from resync.admin.health import Health
-from resync.admin.listener import listen
 from resync.admin.metrics import Metrics
+from resync.listener import listen
 from resync.status import TriggerResult
 from storage.errors import DatabaseUnavailable
 from storage.jobs import Job, JobPage, JobState
@@ -149,7 +149,7 @@ async def admin():
             metrics=admin.metrics,
             health=admin.health,
         )
-        async with listen(api.build_app(), "127.0.0.1", 0) as port:
+        async with listen(api.build_app(), "127.0.0.1", 0, setting="admin") as port:
             admin.port = port
             yield admin
 

@@ -5,8 +5,8 @@ from urllib.parse import quote
 import pytest
 
 from resync.admin.api import MAX_BODY_BYTES
-from resync.admin.listener import listen
 from resync.errors import ListenerFailed
+from resync.listener import listen
 from storage.errors import DatabaseUnavailable
 
 API = "/_resync/admin/v1"
@@ -289,5 +289,5 @@ async def test_an_address_that_is_taken(admin):
     from aiohttp import web
 
     with pytest.raises(ListenerFailed, match=str(admin.port)):
-        async with listen(web.Application(), "127.0.0.1", admin.port):
+        async with listen(web.Application(), "127.0.0.1", admin.port, setting="admin"):
             pytest.fail("two listeners on one address")
