@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, insert, select
 
 from storage.schema import (
     cache_invalidation_stream_by_instance,
@@ -78,23 +78,37 @@ def load_rows(
     Rows that share an id are one fact and are never torn apart: a fact of more than `limit` rows
     comes whole.
     """
+    table = stream.table
+    query = select(table.c.stream_id, *(table.c[name] for name in stream.row_columns)).where(
+        table.c.instance_name == writer
+    )
+    return load_facts(connection, query, table.c.stream_id, after, upto, limit)
+
+
+def load_facts(
+    connection: Connection,
+    query: Select[Any],
+    stream_id: ColumnElement[int],
+    after: int,
+    upto: int,
+    limit: int,
+) -> RowBatch:
+    """The rows of `query` with `after` < `stream_id` <= `upto`, as `load_rows` has them.
+
+    The first column of `query` is `stream_id`.
+    """
     if after >= upto:
         return RowBatch([], upto, False)
-    table = stream.table
-    query = (
-        select(table.c.stream_id, *(table.c[name] for name in stream.row_columns))
-        .where(table.c.instance_name == writer)
-        .order_by(table.c.stream_id)
-    )
+    query = query.order_by(stream_id)
     found = connection.execute(
-        query.where(table.c.stream_id > after, table.c.stream_id <= upto).limit(limit + 1)
+        query.where(stream_id > after, stream_id <= upto).limit(limit + 1)
     ).all()
     if len(found) <= limit:
         return RowBatch(_rows(found), upto, False)
     next_id = found[limit][0]
     whole = [row for row in found if row[0] < next_id]
     if not whole:
-        whole = list(connection.execute(query.where(table.c.stream_id == next_id)).all())
+        whole = list(connection.execute(query.where(stream_id == next_id)).all())
     return RowBatch(_rows(whole), whole[-1][0], True)
 
 

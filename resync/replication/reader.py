@@ -15,9 +15,13 @@ from resync.replication.commands import Command, Position, Rdata
 from resync.replication.metrics import ReplicationMetrics
 from resync.replication.streams import STREAMS, StreamRows
 from storage.database import Database
+from storage.stream_events import load_event_rows
 from storage.streams import load_rows
 
 logger = logging.getLogger(__name__)
+
+EVENTS = "events"
+"""Synapse's stream of new events, which we follow and do not write."""
 
 FETCH_ROWS = 1000
 MAX_BATCH_ROWS = 100_000
@@ -31,6 +35,10 @@ Handler = Callable[[StreamRows], Awaitable[None]]
 
 class ProtocolViolation(ValueError):
     """The peer sends what no writer sends; the connection is of no use."""
+
+
+class StopFollowing(Exception):
+    """Raised by a handler that wants no more rows: ends `run` of the client that feeds it."""
 
 
 class RowSource(Protocol):
@@ -48,17 +56,22 @@ class RowSource(Protocol):
 
 
 class TableRows:
-    """The tables of the streams we know, in the database that their writers write to."""
+    """The tables of the streams, in the database that their writers write to."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def has(self, stream_name: str) -> bool:
-        return stream_name in STREAMS
+        return stream_name in STREAMS or stream_name == EVENTS
 
     async def load(
         self, stream_name: str, instance_name: str, after: int, upto: int
     ) -> tuple[list[tuple[int, Any]], int]:
+        if stream_name == EVENTS:
+            events = await self._database.read(
+                load_event_rows, instance_name, after, upto, FETCH_ROWS
+            )
+            return [(row.stream_id, list(row.values)) for row in events.rows], events.upto
         row_type = STREAMS[stream_name]
         batch = await self._database.read(
             load_rows, row_type.TABLE, instance_name, after, upto, FETCH_ROWS

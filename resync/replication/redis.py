@@ -31,7 +31,7 @@ from resync.replication.commands import (
 )
 from resync.replication.links import Source
 from resync.replication.metrics import ReplicationMetrics
-from resync.replication.reader import ProtocolViolation, Reader
+from resync.replication.reader import ProtocolViolation, Reader, StopFollowing
 from storage.errors import DatabaseUnavailable
 
 logger = logging.getLogger(__name__)
@@ -124,13 +124,16 @@ class RedisLink:
     # The connection
 
     async def run(self) -> None:
-        """Follow the channel until cancelled."""
+        """Follow the channel until cancelled. Raises StopFollowing if the handler does."""
         pause = FIRST_PAUSE_S
         while True:
             try:
                 await self._follow()
             except (RedisError, RedisBroken, OSError, TimeoutError, DatabaseUnavailable) as error:
                 reason = str(error) or type(error).__name__
+            except StopFollowing:
+                self._disconnected()
+                raise
             except Exception as error:
                 logger.exception("replication over Redis failed")
                 reason = type(error).__name__

@@ -24,6 +24,7 @@ from resync.replication.commands import (
 from resync.replication.lines import LineDecoder, LineTooLong
 from resync.replication.metrics import ReplicationMetrics
 from resync.replication.reader import ProtocolViolation, Reader
+from storage.errors import DatabaseUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class TcpClient:
             self._greeted = False
             try:
                 await self._follow()
-            except (ConnectionBroken, OSError, TimeoutError) as error:
+            except (ConnectionBroken, DatabaseUnavailable, OSError, TimeoutError) as error:
                 reason = str(error) or type(error).__name__
             finally:
                 self._reader.disconnected()

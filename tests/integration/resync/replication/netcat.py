@@ -102,6 +102,13 @@ class Worker:
         await self.server.notify()
         return ids
 
+    def asked(self, transport: str) -> bool:
+        """Whether a reader has asked for positions, other than ourselves on Redis."""
+        asked = self.sample(
+            "resync_replication_commands_received_total", transport=transport, command="REPLICATE"
+        )
+        return (asked or 0) > (1 if transport == "redis" else 0)
+
     def sample(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
