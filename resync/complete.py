@@ -6,10 +6,9 @@ Source: design, section 3, step 4.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 from federation.events import StateKey
+from resync.admin.metrics import Metrics
 from resync.room_writer import RoomWriter
 from resync.walk.recheck import resolve_states
 from resync.walk.walk import WalkResult
@@ -24,7 +23,7 @@ async def complete_room(
     *,
     database: Database,
     writer: RoomWriter,
-    time_stage: Callable[[str, float], None],
+    metrics: Metrics,
 ) -> None:
     """Resolves the current state over the forward extremities and makes the room fully stated.
 
@@ -47,9 +46,7 @@ async def complete_room(
         current = resolve_states(room_version, walked.states, parents, walked.cache, room_id)
         return walked.states.full(current)
 
-    started = time.monotonic()
-    state = await asyncio.to_thread(resolve)
-    time_stage("resolve", time.monotonic() - started)
-    started = time.monotonic()
-    await writer.complete(state, latest, walked.given_up)
-    time_stage("store", time.monotonic() - started)
+    with metrics.stage("resolve"):
+        state = await asyncio.to_thread(resolve)
+    with metrics.stage("store"):
+        await writer.complete(state, latest, walked.given_up)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from federation.events import Event
 from federation.room_versions import RoomVersion
+from resync.admin.metrics import Metrics
 from resync.auth import NotAuthorised, check_auth_events, check_auth_rules
 from storage import events as event_store
 from storage.database import Database
@@ -149,12 +150,11 @@ class OutlierAdmission:
         database: Database,
         *,
         instance_name: str,
-        time_stage: Callable[[str, float], None],
+        metrics: Metrics,
     ) -> None:
-        """`time_stage(stage, seconds)` is told how long the stages `auth` and `store` took."""
         self._database = database
         self._instance_name = instance_name
-        self._time_stage = time_stage
+        self._metrics = metrics
         self._order = AuthOrder()
         self._asked: set[str] = set()
 
@@ -174,43 +174,32 @@ class OutlierAdmission:
 
     async def admit(self, events: Sequence[Event]) -> int:
         """Decides what can be decided and stores it. Returns how many events were stored."""
-        started = time.monotonic()
-        decided = await asyncio.to_thread(self._order.add, events)
-        # Only what the database may know is asked for, each id once, in one query per batch.
-        unknown = self._order.missing() - self._asked
-        if unknown:
-            self._asked |= unknown
-            stored = await self._database.read(event_store.load_events, unknown)
-            known = [Verdict(found.event, found.rejection_reason) for found in stored.values()]
-            decided += await asyncio.to_thread(self._order.learn, known)
-        self._time_stage("auth", time.monotonic() - started)
+        with self._metrics.stage("auth"):
+            decided = await asyncio.to_thread(self._order.add, events)
+            # Only what the database may know is asked for, each id once, a query per batch.
+            unknown = self._order.missing() - self._asked
+            if unknown:
+                self._asked |= unknown
+                stored = await self._database.read(event_store.load_events, unknown)
+                known = [Verdict(found.event, found.rejection_reason) for found in stored.values()]
+                decided += await asyncio.to_thread(self._order.learn, known)
         await self._store(decided)
         return len(decided)
-
-    async def look_up(self, event_ids: Collection[str]) -> dict[str, Verdict]:
-        """The verdicts on `event_ids`, from this fetch or from the database."""
-        unknown = [event_id for event_id in event_ids if event_id not in self.verdicts]
-        if unknown:
-            stored = await self._database.read(event_store.load_events, unknown)
-            known = [Verdict(found.event, found.rejection_reason) for found in stored.values()]
-            await self._store(self._order.learn(known))
-        return {
-            event_id: self.verdicts[event_id] for event_id in event_ids if event_id in self.verdicts
-        }
 
     async def _store(self, decided: Sequence[Verdict]) -> None:
         if not decided:
             return
-        started = time.monotonic()
-        await self._database.run(
-            event_store.insert_outliers,
-            [verdict.event for verdict in decided],
-            rejections={
-                verdict.event.event_id: verdict.rejection
-                for verdict in decided
-                if verdict.rejection is not None
-            },
-            instance_name=self._instance_name,
-            received_ts=int(time.time() * 1000),
-        )
-        self._time_stage("store", time.monotonic() - started)
+        rejections = {
+            verdict.event.event_id: verdict.rejection
+            for verdict in decided
+            if verdict.rejection is not None
+        }
+        with self._metrics.stage("store"):
+            await self._database.run(
+                event_store.insert_outliers,
+                [verdict.event for verdict in decided],
+                rejections=rejections,
+                instance_name=self._instance_name,
+                received_ts=int(time.time() * 1000),
+            )
+        self._metrics.events_checked("rejected", len(rejections))

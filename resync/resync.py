@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 
+from resync.admin.metrics import Metrics
 from resync.complete import complete_room
 from resync.progress import Phase
 from resync.room_writer import RoomChanged, RoomWriter
@@ -24,7 +23,7 @@ async def resync_room(
     fetcher: StateFetcher,
     writer: RoomWriter,
     report: Report,
-    time_stage: Callable[[str, float], None],
+    metrics: Metrics,
 ) -> None:
     """Walks the room's partial events until there are none and completes it.
 
@@ -42,7 +41,7 @@ async def resync_room(
             fetcher=fetcher,
             writer=writer,
             report=report,
-            time_stage=time_stage,
+            metrics=metrics,
         )
         walked = await walk.run()
         report(Phase.COMPLETE, 0, 0)
@@ -53,7 +52,7 @@ async def resync_room(
                 walked,
                 database=database,
                 writer=writer,
-                time_stage=time_stage,
+                metrics=metrics,
             )
         except (RoomStillPartial, RoomChanged):
             logger.info("events arrived while the room was being completed; walking again")

@@ -18,6 +18,7 @@ import structlog
 from federation.client import FederationClient, RawPdu
 from federation.errors import FederationError
 from federation.events import StateKey
+from resync.admin.metrics import Metrics
 from resync.errors import IncompleteState, InvalidStateAnswer, NoServerAnswered, ServerFailure
 from resync.outliers import OutlierAdmission
 from resync.progress import Phase
@@ -83,12 +84,11 @@ class StateFetcher:
         verifier: PduVerifier,
         database: Database,
         instance_name: str,
-        time_stage: Callable[[str, float], None],
+        metrics: Metrics,
     ) -> None:
-        """`time_stage(stage, seconds)` is told how long each stage took."""
         self.client = client
         self.database = database
-        self.time_stage = time_stage
+        self.metrics = metrics
         self._verifier = verifier
         self._instance_name = instance_name
 
@@ -109,17 +109,15 @@ class StateFetcher:
     def new_admission(self) -> OutlierAdmission:
         """An empty admission, for one fetch."""
         return OutlierAdmission(
-            self.database, instance_name=self._instance_name, time_stage=self.time_stage
+            self.database, instance_name=self._instance_name, metrics=self.metrics
         )
 
     async def verify(self, room: RoomToFetch, pdus: Sequence[RawPdu]) -> CheckedPdus:
         """Checks 1 to 3 on PDUs that are said to be of `room`."""
-        started = time.monotonic()
-        checked = await self._verifier.verify(
-            pdus, room_version=room.room_version, room_id=room.room_id
-        )
-        self.time_stage("verify", time.monotonic() - started)
-        return checked
+        with self.metrics.stage("verify"):
+            return await self._verifier.verify(
+                pdus, room_version=room.room_version, room_id=room.room_id
+            )
 
 
 class _StateFetch:
@@ -172,7 +170,7 @@ class _StateFetch:
             answer = self._fetcher.client.state(self._server, self._room.room_id, self._event_id)
             async with contextlib.aclosing(answer) as batches:
                 async for batch in batches:
-                    self._fetcher.time_stage("fetch", time.monotonic() - started)
+                    self._fetcher.metrics.stage_seconds("fetch", time.monotonic() - started)
                     check = group.create_task(self._fetcher.verify(self._room, batch.pdus))
                     await checks.put(check)
                     started = time.monotonic()

@@ -13,6 +13,7 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +27,7 @@ from federation.events import Event
 from federation.keys import KeyRing
 from federation.redaction import redact
 from federation.room_versions import get_room_version
+from resync.admin.metrics import Metrics
 
 logger = structlog.get_logger(__name__)
 
@@ -133,9 +135,10 @@ class CheckPool:
 class PduVerifier:
     """Checks 1 to 3 for PDUs of one room at a time, with keys from the key ring."""
 
-    def __init__(self, key_ring: KeyRing, pool: CheckPool) -> None:
+    def __init__(self, key_ring: KeyRing, pool: CheckPool, metrics: Metrics) -> None:
         self._key_ring = key_ring
         self._pool = pool
+        self._metrics = metrics
 
     async def verify(
         self, pdus: Sequence[RawPdu], *, room_version: str, room_id: str
@@ -181,4 +184,9 @@ class PduVerifier:
                     raw.pdu, room_version, event_id=check.event_id, json_text=raw.json_text
                 )
             checked.events.append(event)
+        self._count(checks)
         return checked
+
+    def _count(self, checks: Sequence[PduCheck]) -> None:
+        for outcome, count in Counter(check.outcome for check in checks).items():
+            self._metrics.events_checked(outcome.value, count)

@@ -99,7 +99,7 @@ class Worker:
             verifier=verifier,
             database=database,
             instance_name=config.instance_name,
-            time_stage=metrics.stage_seconds,
+            metrics=metrics,
         )
         self._joiner = Joiner(
             server_name=config.server_name,
@@ -175,7 +175,7 @@ class Worker:
                 database=database,
                 client=FederationClient(config.server_name, signing_key, transport),
                 key_ring=key_ring,
-                verifier=PduVerifier(key_ring, pool),
+                verifier=PduVerifier(key_ring, pool, metrics),
                 signing_key=signing_key,
                 metrics=metrics,
                 replication=replication,
@@ -261,7 +261,7 @@ class Worker:
                 assert_lease=assert_lease,
             ),
             report=lambda phase, done, total: self.progress.update(room_id, phase, done, total),
-            time_stage=self.metrics.stage_seconds,
+            metrics=self.metrics,
         )
 
     async def _start_replication(self) -> None:

@@ -9,12 +9,12 @@ Source: faster joins, "Fixing the approximation with a resync"; design, section 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
+from resync.admin.metrics import Metrics
 from resync.errors import NoServerAnswered
 from resync.progress import Phase
 from resync.room_writer import RoomWriter
@@ -63,14 +63,14 @@ class Walk:
         fetcher: StateFetcher,
         writer: RoomWriter,
         report: Report,
-        time_stage: Callable[[str, float], None],
+        metrics: Metrics,
     ) -> None:
         self._room = room
         self._database = database
         self._fetcher = fetcher
         self._writer = writer
         self._report = report
-        self._time_stage = time_stage
+        self._metrics = metrics
         self._result = WalkResult(RoomStates(), {}, VerdictCache(database))
         self._total = 0
         self._walked = 0
@@ -130,21 +130,20 @@ class Walk:
         )
 
     async def _walk_batch(self, event_ids: Sequence[str]) -> None:
-        started = time.monotonic()
-        rechecked: list[Rechecked] = await asyncio.to_thread(
-            recheck_batch,
-            self._room.room_version,
-            event_ids,
-            self._result.states,
-            self._result.states_after,
-            self._result.cache,
-        )
-        self._time_stage("resolve", time.monotonic() - started)
-        started = time.monotonic()
-        await self._writer.write_batch(
-            rechecked, self._result.states.take_new_groups(), self._result.given_up
-        )
-        self._time_stage("store", time.monotonic() - started)
+        with self._metrics.stage("resolve"):
+            rechecked: list[Rechecked] = await asyncio.to_thread(
+                recheck_batch,
+                self._room.room_version,
+                event_ids,
+                self._result.states,
+                self._result.states_after,
+                self._result.cache,
+            )
+        with self._metrics.stage("store"):
+            await self._writer.write_batch(
+                rechecked, self._result.states.take_new_groups(), self._result.given_up
+            )
+        self._metrics.events_un_partial_stated(len(rechecked))
         self._walked += len(rechecked)
         self._report(Phase.WALK, self._walked, self._total)
 
