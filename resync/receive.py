@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from federation.client import RawPdu
 from federation.events import Event
@@ -86,11 +87,22 @@ class Receiver:
 
     async def _with_auth_events(self, events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
         """Splits events into those whose auth events are known and the others."""
-        own = {event.event_id for event in events}
-        wanted = {event_id for event in events for event_id in auth_dependencies(event)} - own
-        known = own | await self._database.read(event_store.find_known, wanted)
-        usable = [event for event in events if known.issuperset(auth_dependencies(event))]
-        return usable, [event for event in events if event not in usable]
+        own = {event.event_id: event for event in events}
+        wanted = {event_id for event in events for event_id in auth_dependencies(event)}
+        stored = await self._database.read(event_store.find_known, wanted - own.keys())
+        usable = dict(own)
+        while True:
+            # What cannot be used takes with it what names it as auth event.
+            known = stored | usable.keys()
+            kept = {
+                event_id: event
+                for event_id, event in usable.items()
+                if known.issuperset(auth_dependencies(event))
+            }
+            if len(kept) == len(usable):
+                break
+            usable = kept
+        return list(usable.values()), [own[event_id] for event_id in own.keys() - usable.keys()]
 
     async def _check(
         self, room_id: str, room_version: str, events: Sequence[Event]
@@ -131,7 +143,11 @@ def _store(
     instance_name: str,
     received_ts: int,
 ) -> None:
-    """Stores received events with their partial state, in the caller's transaction."""
+    """Stores received events with their partial state, in the caller's transaction.
+
+    Raises:
+        RoomNotPartial: the room has become fully stated meanwhile.
+    """
     stored = store_groups(connection, room_id, groups)
     for result in results:
         event_store.insert_event(
@@ -142,6 +158,9 @@ def _store(
             instance_name=instance_name,
             received_ts=received_ts,
         )
-    partial_state.insert_partial_events(
-        connection, room_id, [result.event.event_id for result in results]
-    )
+    try:
+        partial_state.insert_partial_events(
+            connection, room_id, [result.event.event_id for result in results]
+        )
+    except IntegrityError as error:
+        raise RoomNotPartial(room_id) from error

@@ -108,7 +108,6 @@ class RoomWriter:
                 stream_ids,
                 self._instance_name,
             )
-            extremities.follow_rejections(connection, self._room_id, changed)
             jobs.record_given_up(connection, self._room_id, given_up)
             return stored
 

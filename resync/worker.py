@@ -8,6 +8,7 @@ async with Worker.open(config) as worker:
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -207,6 +208,10 @@ class Worker:
                 self._recorder.run(),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(background))
+            # What start-up made stays for good: collections need not look at it again, and each is
+            # that much shorter a stall of the event loop.
+            gc.collect()
+            gc.freeze()
             logger.info("worker started", instance=self._config.instance_name)
             await self._scheduler.run(once=once)
 

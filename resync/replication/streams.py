@@ -112,9 +112,10 @@ class Invalidation:
 
 
 STREAMS: Mapping[str, type[Row]] = {
-    row.NAME: row for row in (UnPartialStatedRoom, UnPartialStatedEvent, Invalidation)
+    row.NAME: row for row in (Invalidation, UnPartialStatedEvent, UnPartialStatedRoom)
 }
-"""Every stream we write, by the name it has on the wire."""
+"""Every stream we write, by the name it has on the wire, in the order in which they are announced:
+whoever is woken by a room's row must find that its caches were dropped before."""
 
 
 async def open_generators(database: Database, instance_name: str) -> dict[str, StreamIdGenerator]:

@@ -122,13 +122,13 @@ async def test_what_a_worker_says_on_the_channel(database: Database, server_name
     ):
         positions = [
             f"POSITION {stream} resync1 1 1"
-            for stream in ("un_partial_stated_room", "un_partial_stated_event", "caches")
+            for stream in ("caches", "un_partial_stated_event", "un_partial_stated_room")
         ]
-        heard = await ear.until("POSITION caches")
+        heard = await ear.until("POSITION un_partial_stated_room")
         assert heard == ["REPLICATE", *positions]
-        await ear.until("POSITION caches")  # it hears its own REPLICATE, as Synapse does
+        await ear.until("POSITION un_partial_stated_room")  # it hears its own REPLICATE, as Synapse does
         await ear.publish("REPLICATE ")
-        assert (await ear.until("POSITION caches"))[-3:] == positions
+        assert (await ear.until("POSITION un_partial_stated_room"))[-3:] == positions
         await worker.invalidate("a", "b")
         assert await ear.until("RDATA caches resync1 3") == [
             'RDATA caches resync1 2 ["a",["key"],5]',

@@ -30,9 +30,9 @@ async def test_a_session_as_in_the_documentation(database: Database) -> None:
     assert seen == [
         "SERVER localhost:8823",
         "PING <ms>",
-        "POSITION un_partial_stated_room resync1 1 1",
-        "POSITION un_partial_stated_event resync1 1 1",
         "POSITION caches resync1 1 1",
+        "POSITION un_partial_stated_event resync1 1 1",
+        "POSITION un_partial_stated_room resync1 1 1",
         'RDATA caches resync1 2 ["get_user_by_id",["@01register-user:localhost:8823"],5]',
         'RDATA caches resync1 3 ["get_partial_rooms",null,5]',
         "ERROR server stopping",
