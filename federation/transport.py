@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ from federation.errors import (
     HttpError,
     InvalidJson,
     InvalidResponse,
+    TransportError,
 )
 from federation.https import (
     BrokenConnection,
@@ -34,6 +35,9 @@ __all__ = ["Response", "RetryPolicy", "Timeouts", "Transport", "open_transport"]
 
 _ERROR_BODY_BYTES: Final = 64 * 1024
 _TEMPORARY_STATUSES: Final = frozenset({429, 502, 503, 504})
+
+
+Observe = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Transport:
         resolver: finds servers; None of its endpoints is asked twice in one attempt.
         connections: shared with `resolver`; closed by `close`.
         retries: for requests that are safe to repeat.
+        observe: told of each request's endpoint, such as "state_ids", and result: "ok", the
+            status, or "failed" if there was no answer.
     """
 
     def __init__(
@@ -66,10 +72,12 @@ class Transport:
         connections: HttpsConnections,
         *,
         retries: RetryPolicy | None = None,
+        observe: Observe | None = None,
     ) -> None:
         self._resolver = resolver
         self._connections = connections
         self._retries = retries or RetryPolicy()
+        self._observe = observe or (lambda endpoint, result: None)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -110,9 +118,18 @@ class Transport:
             headers["Content-Type"] = "application/json"
             body = encode(content)
         request = _Request(destination, method, target, headers, body, timeouts or Timeouts())
-        response, context = await self._open(request, repeatable=repeatable)
-        async with context:
-            yield response
+        endpoint = _endpoint_name(target)
+        try:
+            response, context = await self._open(request, repeatable=repeatable)
+            async with context:
+                yield response
+        except HttpError as error:
+            self._observe(endpoint, str(error.status))
+            raise
+        except TransportError:
+            self._observe(endpoint, "failed")
+            raise
+        self._observe(endpoint, "ok")
 
     async def get_json(
         self,
@@ -205,6 +222,12 @@ class Transport:
         return wait
 
 
+def _endpoint_name(target: str) -> str:
+    """`state_ids` for "/_matrix/federation/v1/state_ids/...": without anything that varies."""
+    segments = target.partition("?")[0].split("/")
+    return segments[4] if len(segments) > 4 else "other"
+
+
 class _Request(NamedTuple):
     destination: str
     method: str
@@ -272,6 +295,7 @@ def open_transport(
     ip_range_allowlist: Iterable[str] = (),
     dns_resolver: dns.asyncresolver.Resolver | None = None,
     retries: RetryPolicy | None = None,
+    observe: Observe | None = None,
     well_known_port: int = 443,
 ) -> Transport:
     """A transport with its discovery.
@@ -281,6 +305,7 @@ def open_transport(
         ip_range_denylist, ip_range_allowlist: see `federation.address_policy`.
         dns_resolver: which DNS servers to ask; by default those of the system.
         retries: for requests that are safe to repeat.
+        observe: see `Transport`.
         well_known_port: where `.well-known` files are; 443 but for tests.
 
     Raises:
@@ -290,4 +315,6 @@ def open_transport(
     lookup = DnsLookup(dns_resolver)
     connections = HttpsConnections(tls)
     well_known = WellKnown(lookup, policy, connections, port=well_known_port)
-    return Transport(Resolver(lookup, policy, well_known), connections, retries=retries)
+    return Transport(
+        Resolver(lookup, policy, well_known), connections, retries=retries, observe=observe
+    )

@@ -139,7 +139,8 @@ class Worker:
             await _require_current_schema(config.database)
             signing_key = _load_or_create_signing_key(config.signing_key_path)
             await stack.enter_async_context(_serve_keys(config, signing_key))
-            transport = _open_transport(config)
+            metrics = Metrics()
+            transport = _open_transport(config, metrics)
             stack.push_async_callback(transport.close)
             own_keys = {
                 (config.server_name, signing_key.key_id): VerifyKey(
@@ -154,7 +155,6 @@ class Worker:
             )
             pool = CheckPool(config.verification.process_count)
             stack.push_async_callback(pool.close)
-            metrics = Metrics()
             generators = await open_generators(database, config.instance_name)
 
             async def is_partial(room_id: str) -> bool:
@@ -327,11 +327,12 @@ def _load_or_create_signing_key(path: Path) -> SigningKey:
     return load_signing_key(path)
 
 
-def _open_transport(config: Config) -> Transport:
+def _open_transport(config: Config, metrics: Metrics) -> Transport:
     return open_transport(
         tls=client_tls_context(verify_certificates=config.federation.verify_certificates),
         ip_range_denylist=config.federation.ip_range_denylist,
         ip_range_allowlist=config.federation.ip_range_allowlist,
+        observe=metrics.request,
     )
 
 
