@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, select, text, update
 
 from federation.events import Event
 from storage import bulk, schema
 from storage.errors import UnstorableEvent
-from storage.event_reader import StoredEvent, find_known, load_events, load_rejections
+from storage.event_reader import (
+    StoredEvent,
+    find_in_graph,
+    find_known,
+    load_events,
+    load_rejections,
+)
 from storage.event_rows import (
     AUTH_COLUMNS,
     EVENT_COLUMNS,
@@ -26,7 +33,12 @@ from storage.event_rows import (
     redaction_row,
     unstorable_reason,
 )
-from storage.extremities import SOFT_FAILED_METADATA, add_to_graph, follow_rejections
+from storage.extremities import (
+    SOFT_FAILED_METADATA,
+    add_all_to_graph,
+    add_to_graph,
+    follow_rejections,
+)
 from storage.state_groups import set_event_state_groups
 
 OUTLIER_METADATA = '{"outlier":true}'
@@ -141,6 +153,103 @@ def insert_event(
     if state_group is not None:
         set_event_state_groups(connection, {event.event_id: state_group})
     return True
+
+
+class GraphEvent(NamedTuple):
+    """An event with its verdict, to be stored with its place in the graph.
+
+    Attributes:
+        state_group: the state after the event.
+        rejection_reason: None when it was accepted.
+        soft_failed: accepted, but held back from clients and from the extremities (check 6).
+    """
+
+    event: Event
+    state_group: int
+    rejection_reason: str | None
+    soft_failed: bool
+
+
+def insert_graph_events(
+    connection: Connection,
+    room_id: str,
+    new: Sequence[GraphEvent],
+    *,
+    instance_name: str,
+    received_ts: int,
+) -> set[str]:
+    """`insert_event` for many events of one room, in a number of statements that is fixed.
+
+    Args:
+        new: in the order in which their stream orderings are to be.
+
+    Returns:
+        The ids of the events that were not in the graph before.
+
+    Raises:
+        UnstorableEvent: see `unstorable_reason`.
+    """
+    _check_storable([entry.event for entry in new])
+    in_graph = find_in_graph(connection, [entry.event.event_id for entry in new])
+    by_id = {entry.event.event_id: entry for entry in new if entry.event.event_id not in in_graph}
+    outliers = find_known(connection, by_id)
+    fresh = [event_id for event_id in by_id if event_id not in outliers]
+    orderings = dict(zip(fresh, next_stream_orderings(connection, len(fresh)), strict=True))
+    inserted = bulk.insert_new(
+        connection,
+        schema.events,
+        EVENT_COLUMNS,
+        [
+            event_row(
+                by_id[event_id].event,
+                stream_ordering=ordering,
+                outlier=False,
+                rejection=by_id[event_id].rejection_reason,
+                instance_name=instance_name,
+                received_ts=received_ts,
+            )
+            for event_id, ordering in orderings.items()
+        ],
+        key="event_id",
+    )
+    for metadata, soft_failed in (("{}", False), (SOFT_FAILED_METADATA, True)):
+        entries = [by_id[i] for i in fresh if i in inserted and by_id[i].soft_failed is soft_failed]
+        _insert_details(
+            connection,
+            [entry.event for entry in entries],
+            orderings,
+            rejections={
+                entry.event.event_id: entry.rejection_reason
+                for entry in entries
+                if entry.rejection_reason is not None
+            },
+            metadata=metadata,
+            received_ts=received_ts,
+        )
+    # Few: events that some state had named before they came by themselves.
+    for event_id in by_id.keys() - inserted:
+        entry = by_id[event_id]
+        if not _take_from_outliers(
+            connection, event_id, SOFT_FAILED_METADATA if entry.soft_failed else "{}"
+        ):
+            del by_id[event_id]
+            continue
+        if load_rejections(connection, [event_id]).get(event_id) != entry.rejection_reason:
+            _store_rejections(connection, {event_id: entry.rejection_reason})
+    add_all_to_graph(
+        connection,
+        room_id,
+        [entry.event for entry in by_id.values()],
+        {
+            event_id
+            for event_id, entry in by_id.items()
+            if entry.rejection_reason is None and not entry.soft_failed
+        },
+    )
+    set_event_state_groups(
+        connection, {event_id: entry.state_group for event_id, entry in by_id.items()}
+    )
+    return set(by_id)
 
 
 def _take_from_outliers(connection: Connection, event_id: str, metadata: str) -> bool:

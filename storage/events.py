@@ -12,7 +12,9 @@ from storage.event_reader import (
 )
 from storage.event_rows import unstorable_reason
 from storage.event_writer import (
+    GraphEvent,
     insert_event,
+    insert_graph_events,
     insert_outliers,
     next_stream_orderings,
     set_rejections,
@@ -20,11 +22,13 @@ from storage.event_writer import (
 from storage.extremities import load_backward_extremities, load_forward_extremities
 
 __all__ = [
+    "GraphEvent",
     "StateEntry",
     "StoredEvent",
     "find_in_graph",
     "find_known",
     "insert_event",
+    "insert_graph_events",
     "insert_outliers",
     "load_auth_chain",
     "load_backward_extremities",

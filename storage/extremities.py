@@ -6,7 +6,7 @@ extremities, and an event that only such events refer to stays an extremity.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, text
 
@@ -81,6 +81,90 @@ def add_to_graph(connection: Connection, event: Event, *, counts: bool) -> None:
         ),
         {"room_id": room_id, "depth": event.depth},
     )
+
+
+def add_all_to_graph(
+    connection: Connection, room_id: str, new: Sequence[Event], counting: Collection[str]
+) -> None:
+    """`add_to_graph` for many events of one room at once.
+
+    Args:
+        new: stored events that have no place in the graph yet.
+        counting: ids of those of them that are accepted and not soft-failed.
+    """
+    if not new:
+        return
+    bulk.insert(
+        connection,
+        event_edges,
+        ("event_id", "prev_event_id"),
+        [(event.event_id, prev_id) for event in new for prev_id in event.prev_event_ids],
+    )
+    _update_backward_of_all(connection, room_id, new)
+    _advance_forward(connection, room_id, new, set(counting))
+    connection.execute(
+        text(
+            "INSERT INTO room_depth (room_id, min_depth) VALUES (:room_id, :depth)"
+            " ON CONFLICT (room_id) DO UPDATE SET min_depth = excluded.min_depth"
+            " WHERE room_depth.min_depth > excluded.min_depth"
+        ),
+        {"room_id": room_id, "depth": min(event.depth for event in new)},
+    )
+
+
+def _update_backward_of_all(connection: Connection, room_id: str, new: Sequence[Event]) -> None:
+    table = event_backward_extremities
+    ids = [event.event_id for event in new]
+    connection.execute(
+        delete(table).where(
+            table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, ids)
+        )
+    )
+    prev_ids = {prev_id for event in new for prev_id in event.prev_event_ids}
+    in_graph = connection.scalars(
+        select(events.c.event_id).where(
+            bulk.is_in(connection, events.c.event_id, prev_ids), events.c.outlier.is_(False)
+        )
+    )
+    missing = sorted(prev_ids - set(in_graph))
+    if missing:
+        connection.execute(
+            text(
+                "INSERT INTO event_backward_extremities (event_id, room_id)"
+                " VALUES (:event_id, :room_id) ON CONFLICT DO NOTHING"
+            ),
+            [{"event_id": prev_id, "room_id": room_id} for prev_id in missing],
+        )
+
+
+def _advance_forward(
+    connection: Connection, room_id: str, new: Sequence[Event], counting: set[str]
+) -> None:
+    current = set(load_forward_extremities(connection, room_id))
+    prevs = {
+        prev_id for event in new if event.event_id in counting for prev_id in event.prev_event_ids
+    }
+    overtaken = _prevs_through_uncounted(connection, prevs)
+    added = counting - overtaken - _with_counting_children(connection, counting)
+    gone = current & overtaken
+    if gone:
+        connection.execute(
+            delete(event_forward_extremities).where(
+                event_forward_extremities.c.room_id == room_id,
+                bulk.is_in(connection, event_forward_extremities.c.event_id, gone),
+            )
+        )
+    bulk.insert(
+        connection,
+        event_forward_extremities,
+        ("event_id", "room_id"),
+        [(event_id, room_id) for event_id in sorted(added - current)],
+    )
+
+
+def find_followed(connection: Connection, event_ids: Collection[str]) -> set[str]:
+    """Those of `event_ids` that an accepted, not soft-failed event refers to."""
+    return _with_counting_children(connection, event_ids)
 
 
 def follow_rejections(connection: Connection, room_id: str, changed: Collection[str]) -> None:

@@ -23,6 +23,19 @@ def insert_room(
     )
 
 
+def lock_room(connection: Connection, room_id: str) -> bool:
+    """Make other changes to the graph or the current state of a room wait for this transaction.
+
+    Call it before anything is read: only what is read afterwards is sure not to change.
+
+    Returns:
+        False when the room is not known.
+    """
+    # SQLite has one writer; rows that refer to the room may still be inserted on PostgreSQL.
+    query = select(rooms.c.room_id).where(rooms.c.room_id == room_id)
+    return connection.scalar(query.with_for_update(key_share=True)) is not None
+
+
 def load_room_version(connection: Connection, room_id: str) -> str | None:
     """The identifier of a room's version; None when the room is not known."""
     return connection.scalar(select(rooms.c.room_version).where(rooms.c.room_id == room_id))

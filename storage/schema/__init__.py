@@ -25,7 +25,11 @@ from storage.schema.events import (
     rooms,
     state_events,
 )
-from storage.schema.own import resync_jobs
+from storage.schema.own import (
+    resync_jobs,
+    resync_outgoing_events,
+    resync_received_transactions,
+)
 from storage.schema.partial_state import (
     partial_state_events,
     partial_state_rooms,
@@ -85,6 +89,8 @@ __all__ = [
     "redactions",
     "rejections",
     "resync_jobs",
+    "resync_outgoing_events",
+    "resync_received_transactions",
     "room_depth",
     "room_memberships",
     "rooms",

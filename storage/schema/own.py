@@ -47,3 +47,28 @@ resync_jobs = Table(
 `attempts` counts the failures in a row, `given_up` lists the event ids that no server delivered,
 `total` is NULL while it is not known how much there is to do.
 """
+
+resync_received_transactions = Table(
+    "resync_received_transactions",
+    metadata,
+    Column("origin", Text, nullable=False),
+    Column("transaction_id", Text, nullable=False),
+    Column("received_ts", BigInteger, nullable=False),
+    Column("response", Text, nullable=False),
+    PrimaryKeyConstraint("origin", "transaction_id", name="resync_received_transactions_pkey"),
+    Index("resync_received_transactions_ts", "received_ts"),
+)
+"""Transactions that other servers sent us, with what we answered, so that they can be repeated."""
+
+resync_outgoing_events = Table(
+    "resync_outgoing_events",
+    metadata,
+    Column("destination", Text, nullable=False),
+    Column("event_id", Text, nullable=False),
+    Column("room_id", Text, nullable=False),
+    Column("stream_ordering", BigInteger, nullable=False),
+    Column("queued_ts", BigInteger, nullable=False),
+    PrimaryKeyConstraint("destination", "event_id", name="resync_outgoing_events_pkey"),
+    Index("resync_outgoing_events_order", "destination", "stream_ordering"),
+)
+"""Events of ours that a server has not confirmed yet, sent in the order of their stream."""

@@ -155,7 +155,8 @@ def test_tables_of_synapse_are_left_alone(empty_database_url: str) -> None:
 
     def pretend(connection: Connection) -> None:
         metadata.create_all(connection)
-        connection.execute(text("DROP TABLE resync_jobs"))
+        for name in [name for name in metadata.tables if name.startswith("resync_")]:
+            connection.execute(text(f"DROP TABLE {name}"))
         connection.execute(text("CREATE TABLE applied_schema_deltas (version integer)"))
 
     _run(empty_database_url, pretend)
