@@ -521,16 +521,18 @@ async def test_every_request_is_counted_by_endpoint_and_result(certificates: Cer
     seen: list[tuple[str, str]] = []
     tls, trusted = certificates.make("localhost")
     known = {("GET", "/_matrix/federation/v1/version"): {"server": {}}}
-    async with https_server(json_app(known), tls) as port:
-        async with transport_for(trusted, observe=lambda *what: seen.append(what)) as transport:
-            server = f"localhost:{port}"
-            await transport.get_json(server, "/_matrix/federation/v1/version", max_bytes=1000)
-            with pytest.raises(HttpError):
-                await transport.get_json(
-                    server, "/_matrix/federation/v1/state_ids/!r?event_id=a", max_bytes=1000
-                )
-            with pytest.raises(TransportError):
-                await transport.get_json(
-                    "localhost:1", "/_matrix/federation/v1/event/$e", max_bytes=1000
-                )
+    async with (
+        https_server(json_app(known), tls) as port,
+        transport_for(trusted, observe=lambda *what: seen.append(what)) as transport,
+    ):
+        server = f"localhost:{port}"
+        await transport.get_json(server, "/_matrix/federation/v1/version", max_bytes=1000)
+        with pytest.raises(HttpError):
+            await transport.get_json(
+                server, "/_matrix/federation/v1/state_ids/!r?event_id=a", max_bytes=1000
+            )
+        with pytest.raises(TransportError):
+            await transport.get_json(
+                "localhost:1", "/_matrix/federation/v1/event/$e", max_bytes=1000
+            )
     assert seen == [("version", "ok"), ("state_ids", "404"), ("event", "failed")]
