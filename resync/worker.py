@@ -160,7 +160,7 @@ class Worker:
             async def is_partial(room_id: str) -> bool:
                 return await database.read(partial_state.load_partial_room, room_id) is not None
 
-            tcp = config.replication.tcp
+            tcp, redis = config.replication.tcp, config.replication.redis
             replication = ReplicationServer(
                 database,
                 generators,
@@ -170,6 +170,7 @@ class Worker:
                 now_ms=lambda: int(time.time() * 1000),
                 is_partial=is_partial,
                 tcp=None if tcp is None else (tcp.bind, tcp.port),
+                redis_url=None if redis is None else redis.url,
             )
             yield cls(
                 config,
