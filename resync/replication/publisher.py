@@ -19,7 +19,8 @@ from resync.replication.commands import Command, Position, Rdata
 from resync.replication.held import HeldRows
 from resync.replication.links import Link
 from resync.replication.metrics import ReplicationMetrics
-from resync.replication.streams import STREAMS, StreamRows
+from resync.replication.ordering import InvalidationsFirst
+from resync.replication.streams import STREAMS, Invalidation, StreamRows
 from storage.database import Database
 from storage.errors import DatabaseUnavailable
 from storage.stream_positions import (
@@ -78,7 +79,10 @@ class Publisher:
         now_ms: Callable[[], int],
         poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
-        """`generators`: one per stream to announce, by name, all of writer `instance_name`."""
+        """`generators`: one per stream to announce, by name, all of writer `instance_name`.
+
+        Rows are announced stream by stream in this order, invalidations first.
+        """
         self._database = database
         self._generators = dict(generators)
         self._tables = [generator.stream for generator in generators.values()]
@@ -94,6 +98,8 @@ class Publisher:
         self._polled: dict[str, int] = {}
         self._stored: dict[str, tuple[int, int]] = {}
         self._held = HeldRows(instance_name, MAX_HELD_ROWS)
+        invalidations = generators.get(Invalidation.NAME)
+        self._gate = None if invalidations is None else InvalidationsFirst(invalidations.tracker)
         self._next_renewal_ms = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -185,9 +191,16 @@ class Publisher:
             self._wake.clear()
 
     async def _announce_ours(self) -> None:
-        for name, generator in self._generators.items():
-            await self._announce(name, self._instance_name, generator.position)
+        await self._announce_complete()
         await self._store()
+
+    async def _announce_complete(self) -> None:
+        # All positions are taken at one moment, so that what was complete together stays so.
+        positions = {name: generator.position for name, generator in self._generators.items()}
+        targets = positions if self._gate is None else self._gate.release(positions)
+        for name in self._generators:
+            upto = positions[name] if name == Invalidation.NAME else targets.get(name, 0)
+            await self._announce(name, self._instance_name, upto)
 
     async def _announce_all(self) -> None:
         now_ms = self._now_ms()
@@ -199,7 +212,7 @@ class Publisher:
             await self._announce_others(name, generator, found)
             generator.tracker.observe(found.allocated)
             self._polled[name] = found.allocated
-            await self._announce(name, self._instance_name, generator.position)
+        await self._announce_complete()
         self._send_bare_positions(dead=frozenset().union(*(found.dead for found in surveys)))
         await self._store()
         await self._adopt(surveys, now_ms)
@@ -274,8 +287,8 @@ class Publisher:
             announced = self._cursors[name, self._instance_name]
             held_after = self._held.told(name)
             told = announced if held_after is None else held_after
-            if self._stored.get(name) != (generator.position, told):
-                changed[name] = (generator.position, told)
+            if self._stored.get(name) != (announced, told):
+                changed[name] = (announced, told)
             self._show(name, generator)
         if changed:
             tables = {name: self._generators[name].stream for name in changed}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from resync.replication.streams import StreamRows, UnPartialStatedRoom
+
+RECHECK_INTERVAL_S = 5.0
+"""A room also leaves partial state without a row: when it is given up. The table tells."""
 
 
 class RoomWaiter:
@@ -32,7 +36,8 @@ class RoomWaiter:
         try:
             async with asyncio.timeout(timeout_s):
                 while await self._is_partial(room_id):
-                    await event.wait()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(event.wait(), RECHECK_INTERVAL_S)
                     event.clear()
             return True
         except TimeoutError:

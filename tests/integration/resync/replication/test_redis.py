@@ -126,7 +126,8 @@ async def test_what_a_worker_says_on_the_channel(database: Database, server_name
         ]
         heard = await ear.until("POSITION un_partial_stated_room")
         assert heard == ["REPLICATE", *positions]
-        await ear.until("POSITION un_partial_stated_room")  # it hears its own REPLICATE, as Synapse does
+        # It hears its own REPLICATE, as Synapse does.
+        await ear.until("POSITION un_partial_stated_room")
         await ear.publish("REPLICATE ")
         assert (await ear.until("POSITION un_partial_stated_room"))[-3:] == positions
         await worker.invalidate("a", "b")

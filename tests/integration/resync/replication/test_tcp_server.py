@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from sqlalchemy import Connection, insert
 
 from storage.database import Database
+from storage.rooms import insert_room
+from storage.schema import un_partial_stated_room_stream
 from storage.streams import write_cache_invalidations
 from tests.integration.resync.replication.netcat import Worker, connected, running
 
@@ -158,3 +161,37 @@ async def test_what_is_not_a_command_is_skipped(sqlite_database: Database, data:
             await netcat.send(b"ne\n")
         await netcat.type("REPLICATE")
         assert await netcat.until("POSITION caches") == "POSITION caches resync1 1 1"
+
+
+async def test_invalidations_come_before_the_rows_they_were_written_with(
+    database: Database,
+) -> None:
+    await database.run(insert_room, "!room:example.com", "11", None)
+    async with running(database) as worker, connected(worker.port) as netcat:
+        caches = worker.generators["caches"]
+        rooms = worker.generators["un_partial_stated_room"]
+
+        def write(connection: Connection, cache_ids: list[int], room_id: int) -> None:
+            invalidation = ("get_partial_rooms", None)
+            write_cache_invalidations(connection, cache_ids, "resync1", [invalidation], 5)
+            connection.execute(
+                insert(un_partial_stated_room_stream).values(
+                    stream_id=room_id, instance_name="resync1", room_id="!room:example.com"
+                )
+            )
+
+        async with caches.reserve() as unrelated:
+            async with caches.reserve() as cache_ids, rooms.reserve() as room_ids:
+                await database.run(write, cache_ids, room_ids[0])
+            # Enough rounds to announce the room, if nothing held it back.
+            for _ in range(5):
+                await worker.server.notify()
+                await netcat.type("REPLICATE")
+                await netcat.until("POSITION un_partial_stated_room")
+        await worker.server.notify()
+        rows = [await netcat.until("RDATA") for _ in range(2)]
+    assert unrelated < cache_ids
+    assert rows == [
+        'RDATA caches resync1 3 ["get_partial_rooms",null,5]',
+        'RDATA un_partial_stated_room resync1 2 ["!room:example.com"]',
+    ]
