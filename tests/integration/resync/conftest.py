@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from federation.simulator import SimulatedFederation
-from tests.integration.resync.our_server import OurServer
+
+pytest.register_assert_rewrite("tests.integration.resync.truth")
+
+from tests.integration.resync.our_server import OurServer  # noqa: E402
 
 
 @pytest.fixture

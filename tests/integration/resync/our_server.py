@@ -27,6 +27,7 @@ from resync.config import Config, load_config
 from resync.join import JoinResult
 from resync.receive import Received
 from resync.worker import Worker
+from storage.events import find_known
 
 State = dict[tuple[str, str], str]
 
@@ -116,10 +117,12 @@ class OurServer:
         async with self.worker(silence=silence) as worker:
             await worker.run(once=True)
 
-    async def receive(self, room: RoomBuilder, events: Sequence[BuiltEvent]) -> Received:
-        """Receives `events` in batches of one transaction."""
+    async def receive(
+        self, room: RoomBuilder, events: Sequence[BuiltEvent], batch: int = 50
+    ) -> Received:
+        """Receives `events`, see `deliver`."""
         async with self.worker() as worker:
-            return await deliver(worker, room, events)
+            return await deliver(worker, room, events, batch)
 
     # -- as a command ---------------------------------------------------------------------------
 
@@ -337,9 +340,16 @@ async def until(condition: Any, seconds: float = 30) -> None:
 async def deliver(
     worker: Worker, room: RoomBuilder, events: Sequence[BuiltEvent], batch: int = 50
 ) -> Received:
-    """Hands `events` to the worker's receiver as transactions of at most `batch`."""
+    """Hands `events` to the worker's receiver as transactions of at most `batch`.
+
+    Auth events that are not stored are stored first, as outliers: the receiver wants to have them.
+    """
     everything = Received([], {}, [])
     for start in range(0, len(events), batch):
+        event_ids = ids(events[start : start + batch])
+        chain = set(room.auth_chain(event_ids)).difference(event_ids)
+        unknown = chain - await worker._database.read(find_known, chain)
+        await worker._fetcher.new_admission().admit([room.event(auth_id) for auth_id in unknown])
         pdus = [RawPdu(room.pdu(e.event_id), e.text) for e in events[start : start + batch]]
         received = await worker.receiver.receive(room.room_id, pdus)
         everything.stored.extend(received.stored)
