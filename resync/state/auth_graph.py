@@ -7,9 +7,33 @@ room versions 1 and 2 where senders choose event ids, may run in circles.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from federation.events import Event
 from federation.room_versions import RoomVersion
+
+
+class EventSource(Protocol):
+    """Where events come from. Every `Mapping` from event ids to events is one."""
+
+    def get(self, event_id: str, /) -> Event | None:
+        """The event called `event_id`, None if there is none."""
+
+
+class LoadedEvents:
+    """Events that are asked for once and then remembered."""
+
+    def __init__(self, events: Mapping[str, Event]) -> None:
+        self._source = events
+        self._events: dict[str, Event | None] = {}
+
+    def get(self, event_id: str, /) -> Event | None:
+        """The event called `event_id`, None if there is none."""
+        try:
+            return self._events[event_id]
+        except KeyError:
+            event = self._events[event_id] = self._source.get(event_id)
+            return event
 
 
 class AuthGraph:
@@ -21,16 +45,14 @@ class AuthGraph:
 
     __slots__ = ("_create", "_events", "_room_id")
 
-    def __init__(
-        self, version: RoomVersion, events: Mapping[str, Event], room_id: str | None
-    ) -> None:
+    def __init__(self, version: RoomVersion, events: EventSource, room_id: str | None) -> None:
         """
         Args:
             version: the rules of the room.
-            events: event id to event; may load them as they are asked for, each once.
+            events: the events; asked for the same one again and again.
             room_id: the room; None takes events of any room.
         """
-        self._events = events if isinstance(events, dict) else _Loaded(events)
+        self._events = events
         self._room_id = room_id
         # Version 12 leaves the create event out of `auth_events` because the room id names it; it
         # authorises every event all the same.
@@ -78,21 +100,6 @@ class AuthGraph:
             if create and create not in seen and create not in common:
                 stack.append(create)
         return seen
-
-
-class _Loaded:
-    """Events that are asked for once and then remembered."""
-
-    def __init__(self, events: Mapping[str, Event]) -> None:
-        self._source = events
-        self._events: dict[str, Event | None] = {}
-
-    def get(self, event_id: str) -> Event | None:
-        try:
-            return self._events[event_id]
-        except KeyError:
-            event = self._events[event_id] = self._source.get(event_id)
-            return event
 
 
 def auth_difference(

@@ -14,7 +14,7 @@ from typing import cast
 from federation.events import Event, StateKey
 from federation.room_versions import StateResolution, get_room_version
 from resync.auth.auth_state import CREATE_KEY
-from resync.state.auth_graph import AuthGraph
+from resync.state.auth_graph import AuthGraph, EventSource, LoadedEvents
 from resync.state.conflicts import Conflicts, Key, Unconflicted, deltas_from_first, split_conflicts
 from resync.state.indexed_state import IndexedState
 from resync.state.v1 import resolve_v1
@@ -97,7 +97,8 @@ def resolve_deltas(
     conflicts = split_conflicts(base, deltas, absence_conflicts=not is_v1)
     changes = dict(conflicts.unconflicted.changes)
     if conflicts.conflicted:
-        graph = AuthGraph(version, events, _room_of(conflicts, events))
+        known = events if isinstance(events, dict) else LoadedEvents(events)
+        graph = AuthGraph(version, known, _room_of(conflicts, known))
         rejected_ids = rejected if isinstance(rejected, AbstractSet) else frozenset(rejected)
         changes.update(_resolve_conflicts(algorithm, base, conflicts, graph, rejected_ids))
     return {key: event_id for key, event_id in changes.items() if base.get(key) != event_id}
@@ -152,7 +153,7 @@ class _CommonChain:
         return self._has_common and event is not None and event.type == "m.room.create"
 
 
-def _room_of(conflicts: Conflicts, events: Mapping[str, Event]) -> str | None:
+def _room_of(conflicts: Conflicts, events: EventSource) -> str | None:
     """The room that the states belong to: that of their create event.
 
     If they do not agree on one, the room that most conflicted events are in; None if no conflicted
@@ -167,6 +168,6 @@ def _room_of(conflicts: Conflicts, events: Mapping[str, Event]) -> str | None:
     return max(rooms, key=lambda room_id: (rooms[room_id], room_id), default=None)
 
 
-def _rooms(event_ids: Iterable[str], events: Mapping[str, Event]) -> Counter[str]:
+def _rooms(event_ids: Iterable[str], events: EventSource) -> Counter[str]:
     known = (events.get(event_id) for event_id in event_ids)
     return Counter(event.room_id for event in known if event is not None)
