@@ -6,6 +6,7 @@ room versions 1 and 2 where senders choose event ids, may run in circles.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -83,7 +84,7 @@ class AuthGraph:
             common: events at which to turn back. They are left out.
         """
         # A dict and no set: its order is that of the walk, so that later loops touch events in the
-        # order in which they lie in memory, which in large rooms is a third of their time.
+        # order in which they were made, near each other in memory: large rooms take less time.
         seen: dict[str, Event | None] = {}
         load, create = self.event, self._create
         stack = [root for root in roots if root not in common]
@@ -124,15 +125,15 @@ def auth_difference(
         Events by id; None for those that are unknown.
     """
     chains = [graph.chain(state_set, common) for state_set in state_sets]
-    difference: dict[str, Event | None] = {}
+    appearances: Counter[str] = Counter()
     for chain in chains:
-        others = [other for other in chains if other is not chain]
-        for event_id, event in chain.items():
-            for other in others:
-                if event_id not in other:
-                    difference[event_id] = event
-                    break
-    return difference
+        appearances.update(chain.keys())
+    return {
+        event_id: event
+        for chain in chains
+        for event_id, event in chain.items()
+        if appearances[event_id] < len(chains)
+    }
 
 
 def conflicted_state_subgraph(

@@ -128,10 +128,10 @@ def _common_chain(
     unconflicted = conflicts.unconflicted
     if not isinstance(base, IndexedState):
         return graph.chain(unconflicted.event_ids())
-    return _CommonChain(base.common_chain(unconflicted.changes), unconflicted, graph)
+    return _CommonChainOfIndex(base.common_chain(unconflicted.changes), unconflicted, graph)
 
 
-class _CommonChain:
+class _CommonChainOfIndex:
     """What an `IndexedState` knows of the common chain, and what it does not know.
 
     That is: events that all states have and the base has not, and that in version 12 every event
