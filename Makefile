@@ -15,7 +15,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	touch $@
 
 # Synapse lives in an environment of its own: we talk to it over the network and import nothing of it.

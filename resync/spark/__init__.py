@@ -1,0 +1,1 @@
+"""Large rooms on Spark: verification and state resolution in batches. Optional: extra `spark`."""

@@ -1,0 +1,30 @@
+"""One real Spark session, on two cores of this machine, for all tests here."""
+
+import os
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from resync.spark.metrics import SparkMetrics
+from resync.spark.session import WarmSession
+
+
+def open_session(master="local[2]", **settings):
+    registry = CollectorRegistry()
+    session = WarmSession(
+        master,
+        {"spark.driver.memory": "1g", **settings},
+        environment=os.environ,
+        metrics=SparkMetrics(registry),
+    )
+    session.registry = registry
+    session.start()
+    assert session.wait_until_started(), session.unavailable
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark():
+    session = open_session()
+    yield session
+    session.close()
