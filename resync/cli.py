@@ -100,6 +100,26 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="print JSON")
     trigger = add("trigger", "Forget the backoff of a room and resync it now.", _trigger)
     trigger.add_argument("room_id", metavar="ROOM", type=_room_id, help="the id of the room")
+    replication = add("replication", "Follow the replication streams.", _tail)
+    actions = replication.add_subparsers(metavar="ACTION", required=True)
+    summary = "Print rows of the streams as they come."
+    tail = actions.add_parser("tail", help=summary, description=summary, allow_abbrev=False)
+    _add_config(tail, default=argparse.SUPPRESS)
+    tail.add_argument(
+        "--stream",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a stream to print, such as caches; may be given more than once (default: all)",
+    )
+    tail.add_argument(
+        "--tcp",
+        metavar="HOST:PORT",
+        type=_tcp_address,
+        help="a worker's TCP listener to follow (default: Redis if the config has it, else the "
+        "TCP listener of the config)",
+    )
+
     add("demo", "Show the whole story on a simulated federation; needs no set-up.", _demo)
     sample = add("generate-config", "Print a commented sample configuration.", _generate_config)
     sample.add_argument(
@@ -135,6 +155,13 @@ def _checked(check: Callable[[str], None]) -> Callable[[str], str]:
         return text
 
     return convert
+
+
+def _tcp_address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 _room_id = _checked(check_room_id)
@@ -196,6 +223,17 @@ def _trigger(options: argparse.Namespace) -> int:
     from resync.commands.trigger import trigger
 
     return _run(trigger(config, options.room_id, out=sys.stdout))
+
+
+def _tail(options: argparse.Namespace) -> int:
+    from resync.commands.replication import tail
+
+    config = _load_config(options)
+    configure_logging(config.log.format, "warning")
+    try:
+        return _run(tail(config, streams=options.stream, tcp=options.tcp, out=sys.stdout))
+    except Stopped:
+        return DONE  # there is no other way to end it
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ class Database:
         Everything is rolled back when it raises. It may run more than once: a transaction that
         loses a race or its connection is rolled back and repeated, so `function` must have no
         effect outside the database. When the caller is cancelled, a transaction that is already
-        running still ends by itself.
+        running is waited for first.
 
         Raises:
             DatabaseUnavailable: the database does not answer, or stays locked.
@@ -117,7 +117,17 @@ class Database:
     async def _in_thread(self, executor: ThreadPoolExecutor, work: Callable[[], R]) -> R:
         if self._closed.is_set():
             self._refuse()
-        return await asyncio.get_running_loop().run_in_executor(executor, work)
+        running = executor.submit(work)
+        result = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            # Whoever waits for what the transaction has written must not go on before it ended.
+            if not running.cancel():
+                await asyncio.wait([result])
+                if not result.cancelled():
+                    result.exception()
+            raise
 
     def _refuse(self) -> NoReturn:
         raise DatabaseUnavailable(f"{self.name} has been closed: the service is shutting down")

@@ -311,6 +311,31 @@ async def test_other_errors_of_a_statement_come_out_as_they_are(database: Databa
         await database.run(wrong)
 
 
+async def test_a_caller_that_is_cancelled_waits_for_its_running_transaction(
+    database: Database,
+) -> None:
+    """Stream ids are complete once their block is left: nothing may be committed after that."""
+    running, go_on = threading.Event(), threading.Event()
+    ended = False
+
+    def slow(connection: Connection) -> None:
+        nonlocal ended
+        running.set()
+        assert go_on.wait(30)
+        connection.execute(text("SELECT 1"))
+        ended = True
+
+    task = asyncio.create_task(database.run(slow))
+    await asyncio.to_thread(running.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
