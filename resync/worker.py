@@ -8,7 +8,6 @@ async with Worker.open(config) as worker:
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,6 +29,7 @@ from resync.admin.api import AdminApi
 from resync.admin.health import Health
 from resync.admin.metrics import Metrics
 from resync.admin.token import load_or_create_token
+from resync.collector import Collector
 from resync.config import Config, FederationListener
 from resync.errors import ListenerFailed
 from resync.join import Joiner, JoinResult
@@ -92,6 +92,7 @@ class Worker:
         self._announcements = announcements
         self.metrics = metrics
         self.progress = ProgressBoard()
+        self._collector = Collector()
         self.loop_monitor = LoopMonitor(metrics.event_loop_stall)
         self._health = Health(lambda: database.read(_ping))
         self._recorder = ProgressRecorder(self.progress, database)
@@ -203,16 +204,13 @@ class Worker:
             stack.push_async_callback(self._replication.close)
             if self._config.admin is not None:
                 await stack.enter_async_context(self._serve_admin())
+            stack.enter_context(self._collector.leave_out_what_exists())
             for background in (
                 self._health.run(),
                 self.loop_monitor.run(),
                 self._recorder.run(),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(background))
-            # What start-up made stays for good: collections need not look at it again, and each is
-            # that much shorter a stall of the event loop.
-            gc.collect()
-            gc.freeze()
             logger.info("worker started", instance=self._config.instance_name)
             await self._scheduler.run(once=once)
 
@@ -241,6 +239,10 @@ class Worker:
         return await self._replication.wait_for_room(room_id, timeout_seconds)
 
     async def _resync(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
+        with self._collector.room():
+            await self._resync_room(room_id, assert_lease)
+
+    async def _resync_room(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
         room = await self._database.read(partial_state.load_partial_room, room_id)
         if room is None or room.room_version is None:
             raise RoomNotPartial(room_id)
