@@ -20,6 +20,7 @@ from storage import (
     extremities,
     jobs,
     partial_state,
+    rooms,
     state_groups,
     streams,
 )
@@ -87,6 +88,7 @@ class RoomWriter:
 
         def write(connection: Connection, stream_ids: Sequence[int]) -> dict[PlannedGroup, int]:
             self._assert_lease(connection)
+            rooms.lock_room(connection, self._room_id)
             stored = store_groups(connection, self._room_id, groups)
             state_groups.set_event_state_groups(
                 connection,
@@ -137,6 +139,7 @@ class RoomWriter:
             connection: Connection, room_stream_id: int, cache_stream_ids: Sequence[int]
         ) -> None:
             self._assert_lease(connection)
+            rooms.lock_room(connection, self._room_id)
             if set(extremities.load_forward_extremities(connection, self._room_id)) != set(latest):
                 raise RoomChanged(self._room_id)
             current_state.replace_current_state(

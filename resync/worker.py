@@ -20,6 +20,7 @@ from sqlalchemy import Connection, select
 
 from federation.checks import VerifyKey
 from federation.client import FederationClient
+from federation.inbound import RequestAuthenticator, inbound_routes
 from federation.keys import KeyRing
 from federation.server import build_app
 from federation.signing import SigningKey, generate_signing_key, load_signing_key, write_signing_key
@@ -32,13 +33,15 @@ from resync.admin.token import load_or_create_token
 from resync.collector import Collector
 from resync.config import Config, FederationListener
 from resync.errors import ListenerFailed
+from resync.inbound import InboundAnswers
 from resync.join import Joiner, JoinResult
 from resync.join_request import check_join_request
 from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
 from resync.progress import ProgressBoard
 from resync.progress_record import ProgressRecorder
-from resync.receive import Receiver
+from resync.receive import InboundQueue, Received, Receiver, TransactionReceiver
+from resync.receive.fetch import MissingPieces
 from resync.replication.metrics import ReplicationMetrics
 from resync.replication.server import ReplicationServer
 from resync.replication.streams import open_generators
@@ -49,7 +52,7 @@ from resync.scheduler import Scheduler
 from resync.servers import ServerRotation
 from resync.state_fetch import RoomToFetch, StateFetcher
 from resync.verify import CheckPool, PduVerifier
-from storage import migrate, partial_state
+from storage import history, migrate, partial_state
 from storage.database import Database
 from storage.errors import RoomNotPartial, SchemaOutOfDate
 from storage.keys import DatabaseKeyStore
@@ -113,7 +116,21 @@ class Worker:
             count_join=metrics.join,
         )
         self.receiver = Receiver(
-            database=database, verifier=verifier, instance_name=config.instance_name
+            database=database,
+            verifier=verifier,
+            pieces=MissingPieces(client=client, fetcher=self._fetcher, database=database),
+            room_to_fetch=self._room_to_fetch,
+            instance_name=config.instance_name,
+            server_name=config.server_name,
+        )
+        self._inbound = InboundQueue(
+            database=database, receiver=self.receiver, on_received=self._on_received
+        )
+        self._answers = InboundAnswers(
+            database=database,
+            transactions=TransactionReceiver(
+                database=database, verifier=verifier, wake=self._inbound.wake
+            ),
         )
         self._scheduler = Scheduler(
             self._resync,
@@ -139,7 +156,6 @@ class Worker:
             stack.push_async_callback(database.close)
             await _require_current_schema(config.database)
             signing_key = _load_or_create_signing_key(config.signing_key_path)
-            await stack.enter_async_context(_serve_keys(config, signing_key))
             metrics = Metrics()
             transport = _open_transport(config, metrics)
             stack.push_async_callback(transport.close)
@@ -173,7 +189,7 @@ class Worker:
                 tcp=None if tcp is None else (tcp.bind, tcp.port),
                 redis_url=None if redis is None else redis.url,
             )
-            yield cls(
+            worker = cls(
                 config,
                 database=database,
                 client=FederationClient(config.server_name, signing_key, transport),
@@ -189,6 +205,8 @@ class Worker:
                     notify=replication.notify,
                 ),
             )
+            await stack.enter_async_context(worker._serve_federation(signing_key))
+            yield worker
 
     async def run(self, *, once: bool = False) -> None:
         """The service: resyncs rooms and answers, until cancelled.
@@ -209,6 +227,7 @@ class Worker:
                 self._health.run(),
                 self.loop_monitor.run(),
                 self._recorder.run(),
+                self._inbound.run(),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(background))
             logger.info("worker started", instance=self._config.instance_name)
@@ -272,6 +291,29 @@ class Worker:
             metrics=self.metrics,
         )
 
+    def _room_to_fetch(
+        self, room_id: str, room_version: str
+    ) -> Callable[[Connection], RoomToFetch]:
+        def read(connection: Connection) -> RoomToFetch:
+            room = partial_state.load_partial_room(connection, room_id)
+            if room is None:
+                servers = history.load_joined_servers(connection, room_id)
+            else:
+                servers = partial_state.load_partial_servers(connection, room_id)
+            rotation = ServerRotation(
+                self._database,
+                own_server_name=self._config.server_name,
+                joined_via=None if room is None else room.joined_via,
+                servers=servers,
+            )
+            return RoomToFetch(room_id, room_version, rotation)
+
+        return read
+
+    async def _on_received(self, room_id: str, received: Received) -> None:
+        """Events were taken into a room; if it is partial, its resync has more to do."""
+        self._scheduler.wake()
+
     async def _start_replication(self) -> None:
         tcp = self._config.replication.tcp
         try:
@@ -279,6 +321,29 @@ class Worker:
         except OSError as error:
             assert tcp is not None
             raise ListenerFailed("replication.tcp", tcp.bind, tcp.port, error) from error
+
+    @asynccontextmanager
+    async def _serve_federation(self, signing_key: SigningKey) -> AsyncIterator[None]:
+        """Answers other homeservers, unless another process does."""
+        listener = self._config.federation.listen
+        if listener is None:
+            yield
+            return
+        server_name = self._config.server_name
+        authenticator = RequestAuthenticator(server_name, self._key_ring.fetch)
+        app = build_app(
+            server_name,
+            [signing_key],
+            routes=inbound_routes(server_name, authenticator, self._answers),
+        )
+        async with listen(
+            app,
+            listener.bind,
+            listener.port,
+            setting="federation.listen",
+            tls=_listener_tls(listener),
+        ):
+            yield
 
     @asynccontextmanager
     async def _serve_admin(self) -> AsyncIterator[None]:
@@ -337,24 +402,6 @@ def _open_transport(config: Config, metrics: Metrics) -> Transport:
         ip_range_allowlist=config.federation.ip_range_allowlist,
         observe=metrics.request,
     )
-
-
-@asynccontextmanager
-async def _serve_keys(config: Config, signing_key: SigningKey) -> AsyncIterator[None]:
-    """Serves our keys to other homeservers, unless another process does."""
-    listener = config.federation.listen
-    if listener is None:
-        yield
-        return
-    app = build_app(config.server_name, [signing_key])
-    async with listen(
-        app,
-        listener.bind,
-        listener.port,
-        setting="federation.listen",
-        tls=_listener_tls(listener),
-    ):
-        yield
 
 
 def _listener_tls(listener: FederationListener) -> ssl.SSLContext | None:

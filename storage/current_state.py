@@ -182,6 +182,21 @@ def load_entries(
     }
 
 
+def load_entry_of_rooms(
+    connection: Connection, room_ids: Collection[str], key: StateKey
+) -> dict[str, str]:
+    """The event that sets `key` in each of `room_ids` where there is one, by room id."""
+    table = schema.current_state_events
+    rows = connection.execute(
+        select(table.c.room_id, table.c.event_id).where(
+            bulk.is_in(connection, table.c.room_id, room_ids),
+            table.c.type == key[0],
+            table.c.state_key == key[1],
+        )
+    )
+    return {row.room_id: row.event_id for row in rows}
+
+
 def count_entries(connection: Connection, room_id: str) -> int:
     """How many entries the current state of a room has."""
     table = schema.current_state_events

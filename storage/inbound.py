@@ -117,6 +117,23 @@ def load_staged(
     return [StagedEvent._make(row) for row in rows]
 
 
+def load_staged_events(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> list[StagedEvent]:
+    """Those of `event_ids` that wait, one row for each server that sent them."""
+    table = federation_inbound_events_staging
+    rows = connection.execute(
+        select(
+            table.c.event_id,
+            table.c.origin,
+            table.c.room_id,
+            table.c.received_ts,
+            table.c.event_json,
+        ).where(table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, event_ids))
+    )
+    return [StagedEvent._make(row) for row in rows]
+
+
 def load_staged_rooms(connection: Connection) -> list[str]:
     """The rooms that have events waiting."""
     return list(connection.scalars(select(federation_inbound_events_staging.c.room_id).distinct()))

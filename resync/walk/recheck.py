@@ -82,11 +82,11 @@ def check_against_state(
     return None
 
 
-def check_against_partial_state(
+def resolve_with_auth_events(
     event: Event, states: RoomStates, before: RoomState, cache: VerdictCache
-) -> str | None:
-    """Check 5 while the room is partial: against the partial state before the event, resolved
-    with the event's own auth events.
+) -> Changes:
+    """What check 5 looks at while the room is partial, as changes to the base: the partial state
+    before the event, resolved with the event's own auth events.
 
     Source: faster joins, "Partial state".
     """
@@ -94,14 +94,9 @@ def check_against_partial_state(
     for event_id, verdict in cache.known(auth_dependencies(event)).items():
         if verdict.event.is_state and verdict.rejection is None:
             authorised_by[verdict.event.key] = event_id
-    resolved = _resolve_changes(
+    return _resolve_changes(
         event.room_version.identifier, states, [before.changes, authorised_by], cache
     )
-
-    def entry(key: StateKey) -> str | None:
-        return resolved[key] if key in resolved else states.base.get(key)
-
-    return check_against_state(event, entry, cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +121,6 @@ def recheck_batch(
     states: RoomStates,
     states_after: dict[str, RoomState],
     cache: VerdictCache,
-    *,
-    partial: bool = False,
 ) -> list[Rechecked]:
     """Checks events in order, each after its parents.
 
@@ -135,13 +128,12 @@ def recheck_batch(
         event_ids: events that are stored or in `cache`.
         states_after: the state after each parent that is not in the batch; the states after the
             events of the batch are added.
-        partial: the states are partial, so check 5 is made as it reads for them.
     """
     events = list(cache.known(event_ids).values())
     cache.preload(_auth_candidates([verdict.event for verdict in events], states, states_after))
     rechecked = []
     for before in events:
-        result = _recheck(room_version, before, states, states_after, cache, partial)
+        result = _recheck(room_version, before, states, states_after, cache)
         rechecked.append(result)
         cache.set(Verdict(result.event, result.rejection))
         states_after[result.event.event_id] = result.state_after
@@ -172,15 +164,12 @@ def _recheck(
     states: RoomStates,
     states_after: Mapping[str, RoomState],
     cache: VerdictCache,
-    partial: bool,
 ) -> Rechecked:
     event = stored.event
     parents = [states_after[prev_id] for prev_id in event.prev_event_ids if prev_id in states_after]
     before = resolve_states(room_version, states, parents, cache, event.event_id)
     rejection = check_against_auth_events(event, cache.known(auth_dependencies(event)))
-    if rejection is None and partial:
-        rejection = check_against_partial_state(event, states, before, cache)
-    elif rejection is None:
+    if rejection is None:
         rejection = check_against_state(event, lambda key: states.value(before, key), cache)
     after = before
     if rejection is None and event.is_state:

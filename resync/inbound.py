@@ -1,0 +1,170 @@
+"""What other servers are answered, from what this server knows of its rooms.
+
+A room in partial state answers what it knows (`event`, `get_missing_events`, `backfill`) and
+refuses what needs its full state.
+Source: server-server API, "Retrieving events", "Backfilling and retrieving missing events";
+MSC3895; faster joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from federation.canonical_json import parse_json
+from federation.events import StateKey
+from federation.inbound import (
+    MissingEventsQuery,
+    RequestRefused,
+    Transaction,
+    is_allowed_by_acl,
+    unable_due_to_partial_state,
+)
+from resync.receive import TransactionReceiver
+from storage import current_state, history, partial_state, rooms, state_groups
+from storage.bulk import is_storable
+from storage.database import Database
+from storage.history import HistoricEvent
+
+SERVER_ACL = StateKey("m.room.server_acl", "")
+HISTORY_VISIBILITY = StateKey("m.room.history_visibility", "")
+MEMBER = "m.room.member"
+
+
+class InboundAnswers:
+    """Answers authenticated requests; see `federation.inbound.InboundHandler`."""
+
+    def __init__(self, *, database: Database, transactions: TransactionReceiver) -> None:
+        self._database = database
+        self._transactions = transactions
+
+    async def receive(self, origin: str, transaction: Transaction) -> str:
+        """Takes a transaction."""
+        return await self._transactions.receive(origin, transaction)
+
+    async def event(self, origin: str, event_id: str) -> str:
+        """One accepted event of a room that the sender is in.
+
+        Raises:
+            RequestRefused: 404 or 403.
+        """
+        return await self._database.read(_event, origin, event_id)
+
+    async def missing_events(
+        self, origin: str, room_id: str, query: MissingEventsQuery
+    ) -> list[str]:
+        """Events that lead to `query.latest`, oldest first."""
+
+        def load(connection: Connection) -> list[str]:
+            viewer = _Viewer(connection, origin, room_id)
+            found = history.load_before(
+                connection,
+                room_id,
+                query.latest,
+                excluded=query.earliest,
+                limit=query.limit,
+                min_depth=query.min_depth,
+            )
+            return [event.json for event in reversed(found) if viewer.may_see(event)]
+
+        return await self._database.read(load)
+
+    async def backfill(
+        self, origin: str, room_id: str, start: Sequence[str], limit: int
+    ) -> list[str]:
+        """The events of `start` and those before them, newest first."""
+
+        def load(connection: Connection) -> list[str]:
+            viewer = _Viewer(connection, origin, room_id)
+            found = history.load_in_graph(connection, room_id, start)
+            found += history.load_before(connection, room_id, start, excluded=(), limit=limit)
+            return [event.json for event in found[:limit] if viewer.may_see(event)]
+
+        return await self._database.read(load)
+
+    async def refuse(self, origin: str, room_id: str) -> RequestRefused:
+        """Why a request that needs the full state of a room is not answered."""
+        return await self._database.read(_refuse, origin, room_id)
+
+
+class _Viewer:
+    """A server that asks about a room, and what it may see of it."""
+
+    def __init__(self, connection: Connection, server: str, room_id: str) -> None:
+        """Raises RequestRefused: 404, the room is unknown; 403, the server is not in it."""
+        if not is_storable(room_id) or rooms.load_room_version(connection, room_id) is None:
+            raise RequestRefused(404, "M_NOT_FOUND", "This server does not know the room")
+        state = current_state.load_entries(connection, room_id, [SERVER_ACL, HISTORY_VISIBILITY])
+        contents = {key: _content(connection, event_id) for key, event_id in state.items()}
+        if not is_allowed_by_acl(server, contents.get(SERVER_ACL)):
+            raise RequestRefused(403, "M_FORBIDDEN", "The room's server ACL denies this server")
+        self._named_by_join = history.is_partial_server(connection, room_id, server)
+        if not self._named_by_join and not history.has_member(connection, room_id, server):
+            raise RequestRefused(403, "M_FORBIDDEN", "This server is not in the room")
+        self._connection = connection
+        self._server = server
+        visibility = contents.get(HISTORY_VISIBILITY, {}).get("history_visibility", "shared")
+        self._sees_all = visibility not in ("invited", "joined")
+        self._groups: dict[int, bool] = {}
+
+    def may_see(self, event: HistoricEvent) -> bool:
+        """Whether the room's history visibility shows the event to the server.
+
+        Where only members see what happened while they were in the room, a partial state, which
+        lacks members, tells nothing; the servers that our join named were in the room then.
+        """
+        if self._sees_all or (event.partial and self._named_by_join):
+            return True
+        if event.partial:
+            return False
+        group = state_groups.load_event_state_groups(self._connection, [event.event_id]).get(
+            event.event_id
+        )
+        if group is None:
+            return False
+        if group not in self._groups:
+            self._groups[group] = self._has_member(group)
+        return self._groups[group]
+
+    def _has_member(self, group: int) -> bool:
+        state = state_groups.load_state(self._connection, group)
+        members = [
+            event_id
+            for key, event_id in state.items()
+            if key[0] == MEMBER and key[1].partition(":")[2] == self._server
+        ]
+        return any(
+            _content(self._connection, event_id).get("membership") in ("join", "invite")
+            for event_id in members
+        )
+
+
+def _event(connection: Connection, origin: str, event_id: str) -> str:
+    event = history.load_event(connection, event_id) if is_storable(event_id) else None
+    if event is None:
+        raise RequestRefused(404, "M_NOT_FOUND", "This server does not have the event")
+    viewer = _Viewer(connection, origin, event.room_id)
+    # State is shown to whoever is in the room; an outlier is state here and nothing else.
+    if not event.outlier and not viewer.may_see(event):
+        raise RequestRefused(404, "M_NOT_FOUND", "This server does not have the event")
+    return event.json
+
+
+def _refuse(connection: Connection, origin: str, room_id: str) -> RequestRefused:
+    if not is_storable(room_id) or rooms.load_room_version(connection, room_id) is None:
+        return RequestRefused(404, "M_NOT_FOUND", "This server does not know the room")
+    if partial_state.load_partial_room(connection, room_id) is not None:
+        return unable_due_to_partial_state()
+    return RequestRefused(
+        404, "M_NOT_FOUND", "This server does not answer that; ask another one in the room"
+    )
+
+
+def _content(connection: Connection, event_id: str) -> Mapping[str, Any]:
+    event = history.load_event(connection, event_id)
+    if event is None:
+        return {}
+    content = parse_json(event.json).get("content")
+    return content if isinstance(content, dict) else {}
