@@ -147,12 +147,22 @@ def conflicted_state_subgraph(
     Returns:
         Events by id; None for those that are unknown.
     """
-    chain = graph.chain(conflicted)
+    chain = {event_id: graph.event(event_id) for event_id in conflicted}
     cited_by: dict[str, list[str]] = {}
-    for event_id, event in chain.items():
-        if event is not None:
-            for cited in graph.auth_event_ids(event):
-                cited_by.setdefault(cited, []).append(event_id)
+    stack = list(chain)
+    while stack:
+        event_id = stack.pop()
+        event = chain[event_id]
+        if event is None:
+            continue
+        for cited in graph.auth_event_ids(event):
+            if cited in cited_by:
+                cited_by[cited].append(event_id)
+            else:
+                cited_by[cited] = [event_id]
+                if cited not in chain:
+                    chain[cited] = graph.event(cited)
+                    stack.append(cited)
     subgraph = {event_id: chain[event_id] for event_id in conflicted}
     stack = list(subgraph)
     while stack:

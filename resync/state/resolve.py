@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import cast
 
 from federation.events import Event, StateKey
-from federation.room_versions import StateResolution, get_room_version
+from federation.room_versions import RoomVersion, StateResolution, get_room_version
 from resync.auth.auth_state import CREATE_KEY
 from resync.state.auth_graph import AuthGraph, EventSource, LoadedEvents
 from resync.state.conflicts import Conflicts, Key, Unconflicted, deltas_from_first, split_conflicts
@@ -91,34 +92,73 @@ def resolve_deltas(
     Raises:
         UnknownRoomVersion: see `federation.room_versions`.
     """
-    version = get_room_version(room_version)
-    algorithm = version.state_resolution
-    is_v1 = algorithm is StateResolution.V1
-    conflicts = split_conflicts(base, deltas, absence_conflicts=not is_v1)
-    changes = dict(conflicts.unconflicted.changes)
-    if conflicts.conflicted:
-        known = events if isinstance(events, dict) else LoadedEvents(events)
-        graph = AuthGraph(version, known, _room_of(conflicts, known))
-        rejected_ids = rejected if isinstance(rejected, AbstractSet) else frozenset(rejected)
-        changes.update(_resolve_conflicts(algorithm, base, conflicts, graph, rejected_ids))
-    return {key: event_id for key, event_id in changes.items() if base.get(key) != event_id}
+    prepared = prepare(room_version, base, deltas, events, rejected=rejected)
+    return conclude(prepared, decide(prepared))
 
 
-def _resolve_conflicts(
-    algorithm: StateResolution,
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A resolution before its conflicts are decided.
+
+    `resolve_deltas` is `prepare`, `decide` and `conclude`; who decides conflicts elsewhere uses
+    the three.
+
+    Attributes:
+        version: the rules of the room.
+        base: the state that the others are changes of.
+        conflicts: the states, split.
+        graph: the events.
+        rejected: ids of rejected events.
+    """
+
+    version: RoomVersion
+    base: Mapping[Key, str]
+    conflicts: Conflicts
+    graph: AuthGraph
+    rejected: AbstractSet[str]
+
+    def common_chain(self) -> Container[str]:
+        """The events that are unconflicted state or in the auth chain of some."""
+        return _common_chain(self.base, self.conflicts, self.graph)
+
+
+def prepare(
+    room_version: str,
     base: Mapping[Key, str],
-    conflicts: Conflicts,
-    graph: AuthGraph,
-    rejected: Container[str],
-) -> dict[Key, str]:
+    deltas: Sequence[Mapping[Key, str | None]],
+    events: Mapping[str, Event],
+    *,
+    rejected: Collection[str] = (),
+) -> Prepared:
+    """Splits the states. Arguments and errors are those of `resolve_deltas`."""
+    version = get_room_version(room_version)
+    is_v1 = version.state_resolution is StateResolution.V1
+    conflicts = split_conflicts(base, deltas, absence_conflicts=not is_v1)
+    known = events if isinstance(events, dict) else LoadedEvents(events)
+    graph = AuthGraph(version, known, _room_of(conflicts, known) if conflicts.conflicted else None)
+    rejected_ids = rejected if isinstance(rejected, AbstractSet) else frozenset(rejected)
+    return Prepared(version, base, conflicts, graph, rejected_ids)
+
+
+def decide(prepared: Prepared) -> dict[Key, str]:
+    """The entries that win, by the algorithm of the room version; not those all states share."""
+    conflicts, graph, rejected = prepared.conflicts, prepared.graph, prepared.rejected
+    if not conflicts.conflicted:
+        return {}
+    algorithm = prepared.version.state_resolution
     if algorithm is StateResolution.V1:
         return resolve_v1(conflicts, graph, rejected)
-    common = _common_chain(base, conflicts, graph)
-    accepted = resolve_v2(algorithm, conflicts, graph, common, rejected)
+    return resolve_v2(algorithm, conflicts, graph, prepared.common_chain(), rejected)
+
+
+def conclude(prepared: Prepared, decided: Mapping[Key, str]) -> dict[Key, str | None]:
+    """The resolved state as changes to the base."""
+    unconflicted = prepared.conflicts.unconflicted
+    changes = dict(unconflicted.changes)
     # 5. Update the result by replacing any event with the event with the same key from the
     #    unconflicted state map, if such an event exists, to get the final resolved state.
-    unconflicted = conflicts.unconflicted
-    return {key: event_id for key, event_id in accepted.items() if unconflicted.get(key) is None}
+    changes.update((key, value) for key, value in decided.items() if unconflicted.get(key) is None)
+    return {key: value for key, value in changes.items() if prepared.base.get(key) != value}
 
 
 def _common_chain(
