@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -51,10 +51,12 @@ class FetchedState:
 
     Attributes:
         state: accepted state events only.
+        rejected: events that were named and are rejected here, with the entry they would set.
         given_up: ids of events that were named and that no server delivered, with the reason.
     """
 
     state: dict[StateKey, str]
+    rejected: dict[str, StateKey] = field(default_factory=dict)
     given_up: dict[str, str] = field(default_factory=dict)
 
 
@@ -67,11 +69,19 @@ def wants_whole_state(missing: int, total: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RoomToFetch:
-    """The room whose state is fetched, and whom to ask."""
+    """The room whose states are fetched, whom to ask, and what is known of it by now.
+
+    Attributes:
+        stored: ids of events that earlier fetches found to be stored, or stored themselves.
+        entries: what the state events among them set, so that a state which is much like those
+            before costs no more than what differs.
+    """
 
     room_id: str
     room_version: str
     servers: ServerRotation
+    stored: set[str] = field(default_factory=set)
+    entries: dict[str, event_store.StateEntry] = field(default_factory=dict)
 
 
 class StateFetcher:
@@ -142,7 +152,7 @@ class _StateFetch:
             self._server, self._room.room_id, self._event_id
         )
         named = {*answer.state, *answer.auth_chain, self._event_id}
-        self._missing = named - await self._find_known(named)
+        self._missing = await self._find_missing(named)
         self._to_fetch = len(self._missing)
         logger.info(
             "state named",
@@ -158,8 +168,11 @@ class _StateFetch:
         await self._fetch_missing_auth_events()
         return await self._state_from(answer.state)
 
-    async def _find_known(self, event_ids: Collection[str]) -> set[str]:
-        return await self._fetcher.database.read(event_store.find_known, event_ids)
+    async def _find_missing(self, named: set[str]) -> set[str]:
+        unknown = named - self._room.stored
+        found = await self._fetcher.database.read(event_store.find_known, unknown)
+        self._room.stored.update(found)
+        return unknown - found
 
     async def _fetch_whole_state(self) -> None:
         """Takes what is missing from `/state`: parsing, checking and storing overlap."""
@@ -258,15 +271,18 @@ class _StateFetch:
 
     async def _state_from(self, state_ids: Sequence[str]) -> FetchedState:
         """The state that `state_ids` and the event itself make up."""
-        entries: dict[str, event_store.StateEntry] = {
-            event_id: event_store.StateEntry(
-                verdict.event.key if verdict.event.is_state else None,
-                verdict.rejection is not None,
-            )
-            for event_id, verdict in self._admission.verdicts.items()
-        }
+        entries = self._room.entries
+        for event_id, verdict in self._admission.verdicts.items():
+            key = verdict.event.key if verdict.event.is_state else None
+            entries[event_id] = event_store.StateEntry(key, verdict.rejection is not None)
+        self._room.stored.update(self._admission.verdicts)
         unknown = {*state_ids, self._event_id} - entries.keys()
-        entries |= await self._fetcher.database.read(event_store.load_state_entries, unknown)
+        entries.update(await self._fetcher.database.read(event_store.load_state_entries, unknown))
+        return await asyncio.to_thread(self._assemble, state_ids, entries)
+
+    def _assemble(
+        self, state_ids: Sequence[str], entries: Mapping[str, event_store.StateEntry]
+    ) -> FetchedState:
         fetched = FetchedState({})
         for event_id in state_ids:
             entry = entries.get(event_id)
@@ -276,7 +292,9 @@ class _StateFetch:
                 raise InvalidStateAnswer(
                     f"{self._server} named {event_id} as state, which is not a state event"
                 )
-            elif not entry.rejected and fetched.state.setdefault(entry.key, event_id) != event_id:
+            elif entry.rejected:
+                fetched.rejected[event_id] = entry.key
+            elif fetched.state.setdefault(entry.key, event_id) != event_id:
                 raise InvalidStateAnswer(
                     f"{self._server} named two events for the state entry {entry.key}: "
                     f"{fetched.state[entry.key]} and {event_id}"
@@ -288,7 +306,9 @@ class _StateFetch:
         own = entries.get(self._event_id)
         if own is None:
             fetched.given_up[self._event_id] = self._why_missing(self._event_id)
-        elif own.key is not None and not own.rejected:
+        elif own.key is not None and own.rejected:
+            fetched.rejected[self._event_id] = own.key
+        elif own.key is not None:
             fetched.state[own.key] = self._event_id
         return fetched
 

@@ -72,6 +72,7 @@ class Walk:
         self._report = report
         self._metrics = metrics
         self._result = WalkResult(RoomStates(), {}, VerdictCache(database))
+        self._partial_ids: set[str] = set()
         self._total = 0
         self._walked = 0
 
@@ -83,6 +84,7 @@ class Walk:
         """
         events = await self._database.read(partial_state.load_partial_graph, self._room.room_id)
         self._total = len(events)
+        self._partial_ids = {event.event_id for event in events}
         parents = external_prev_events(events)
         groups = await self._database.read(state_groups.load_event_state_groups, parents)
         await self._adopt_stored(groups)
@@ -126,8 +128,23 @@ class Walk:
             logger.warning("events given up", event_id=event_id, given_up=len(fetched.given_up))
         self._result.given_up |= fetched.given_up
         self._result.states_after[event_id] = await asyncio.to_thread(
-            self._result.states.adopt, fetched.state, event_id
+            self._adopt, fetched, event_id
         )
+
+    def _adopt(self, fetched: FetchedState, event_id: str) -> RoomState:
+        """Takes a fetched state, by what is known by now of the partial events that it names.
+
+        They were accepted or rejected on partial state when the state was fetched; those that
+        have been walked since have their final verdict.
+        """
+        cache, state = self._result.cache, fetched.state
+        named = [*fetched.rejected, *self._partial_ids.intersection(state.values())]
+        for named_id, verdict in cache.known(named).items():
+            if verdict.rejection is not None and state.get(verdict.event.key) == named_id:
+                del state[verdict.event.key]
+            elif verdict.rejection is None:
+                state.setdefault(verdict.event.key, named_id)
+        return self._result.states.adopt(state, event_id)
 
     async def _walk_batch(self, event_ids: Sequence[str]) -> None:
         with self._metrics.stage("resolve"):
