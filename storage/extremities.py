@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, text
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, or_, select, text
 
 from federation.events import Event
 from storage import bulk
@@ -145,7 +145,7 @@ def _advance_forward(
         prev_id for event in new if event.event_id in counting for prev_id in event.prev_event_ids
     }
     overtaken = _prevs_through_uncounted(connection, prevs)
-    added = counting - overtaken - _with_counting_children(connection, counting)
+    added = counting - overtaken - _followed_through_uncounted(connection, counting)
     gone = current & overtaken
     if gone:
         connection.execute(
@@ -163,8 +163,8 @@ def _advance_forward(
 
 
 def find_followed(connection: Connection, event_ids: Collection[str]) -> set[str]:
-    """Those of `event_ids` that an accepted, not soft-failed event refers to."""
-    return _with_counting_children(connection, event_ids)
+    """Those of `event_ids` that an accepted, not soft-failed event follows."""
+    return _followed_through_uncounted(connection, event_ids)
 
 
 def follow_rejections(connection: Connection, room_id: str, changed: Collection[str]) -> None:
@@ -179,7 +179,7 @@ def follow_rejections(connection: Connection, room_id: str, changed: Collection[
     )
     candidates |= _prevs_through_uncounted(connection, set(connection.scalars(prevs)))
     counting = _counting(connection, candidates)
-    wanted = counting - _with_counting_children(connection, counting)
+    wanted = counting - _followed_through_uncounted(connection, counting)
     if not wanted or wanted == current:
         return
     connection.execute(
@@ -255,21 +255,49 @@ def _with_counting_children(connection: Connection, event_ids: Collection[str]) 
 
 def _prevs_through_uncounted(connection: Connection, event_ids: Collection[str]) -> set[str]:
     """`event_ids`, and the prev events of those that are rejected or soft-failed, and so on."""
-    found: set[str] = set()
-    frontier = set(event_ids)
-    while frontier:
-        found |= frontier
-        rows = connection.scalars(
-            select(event_edges.c.prev_event_id)
-            .join(event_json, event_json.c.event_id == event_edges.c.event_id)
-            .outerjoin(rejections, rejections.c.event_id == event_edges.c.event_id)
-            .where(
-                bulk.is_in(connection, event_edges.c.event_id, frontier),
-                or_(
-                    rejections.c.event_id.is_not(None),
-                    event_json.c.internal_metadata.like('%"soft_failed":true%'),
-                ),
-            )
+    uncounted = or_(
+        rejections.c.event_id.is_not(None),
+        event_json.c.internal_metadata.like('%"soft_failed":true%'),
+    )
+    steps = (
+        select(event_edges.c.prev_event_id.label("event_id"))
+        .join(event_json, event_json.c.event_id == event_edges.c.event_id)
+        .outerjoin(rejections, rejections.c.event_id == event_edges.c.event_id)
+        .where(uncounted)
+    )
+    first = steps.where(bulk.is_in(connection, event_edges.c.event_id, event_ids))
+    through = first.cte("through", recursive=True)
+    through = through.union(
+        steps.join(through, through.c.event_id == event_edges.c.event_id).where(uncounted)
+    )
+    return set(event_ids) | set(connection.scalars(select(through.c.event_id)))
+
+
+def _followed_through_uncounted(connection: Connection, event_ids: Collection[str]) -> set[str]:
+    """Those of `event_ids` that a counting event follows, with nothing between but rejected and
+    soft-failed ones."""
+    steps = (
+        select(
+            event_edges.c.prev_event_id.label("ancestor"),
+            event_edges.c.event_id,
+            case((_is_counting(), 1), else_=0).label("counts"),
         )
-        frontier = set(rows) - found
-    return found
+        .join(events, events.c.event_id == event_edges.c.event_id)
+        .join(event_json, event_json.c.event_id == event_edges.c.event_id)
+        .outerjoin(rejections, rejections.c.event_id == event_edges.c.event_id)
+    )
+    first = steps.where(bulk.is_in(connection, event_edges.c.prev_event_id, event_ids))
+    below = first.cte("below", recursive=True)
+    below = below.union(
+        select(
+            below.c.ancestor,
+            event_edges.c.event_id,
+            case((_is_counting(), 1), else_=0),
+        )
+        .join(below, below.c.event_id == event_edges.c.prev_event_id)
+        .join(events, events.c.event_id == event_edges.c.event_id)
+        .join(event_json, event_json.c.event_id == event_edges.c.event_id)
+        .outerjoin(rejections, rejections.c.event_id == event_edges.c.event_id)
+        .where(below.c.counts == 0)
+    )
+    return set(connection.scalars(select(below.c.ancestor).where(below.c.counts == 1)))

@@ -163,11 +163,6 @@ async def test_state_accepted_wrongly_is_rejected(
     assert ("m.room.topic", "") not in ours.current_state(room)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="follow_rejections makes the parent of an event that became rejected an extremity again"
-    " although an accepted event follows behind the rejected one",
-)
 async def test_what_is_behind_a_wrongly_accepted_event_is_no_extremity(
     simulated: SimulatedFederation, ours: OurServer
 ) -> None:
