@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _GIB = 2**30
-MAX_RECORDS_PER_BATCH = 200_000
-"""Above every batch that jobs make, so that each of their batches stays one partition."""
+_FORCED = {
+    # Each record batch that a job makes is one partition and one part of the work: Spark must not
+    # cut it in two.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(2**31 - 1),
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
 
 
 def is_local(master: str) -> bool:
@@ -32,7 +37,7 @@ def spark_settings(
 
     Args:
         master: `spark.master`.
-        overrides: Spark's own names to values; they win.
+        overrides: Spark's own names to values; they win, but over what the jobs depend on.
         directory: where Spark may put its files.
         total_bytes: the machine's memory; None asks the machine.
     """
@@ -47,8 +52,6 @@ def spark_settings(
         # Results are verdicts and ids; they are bounded by what went in.
         "spark.driver.maxResultSize": "0",
         "spark.pyspark.python": sys.executable,
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(MAX_RECORDS_PER_BATCH),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.task.maxFailures": "4",
@@ -60,4 +63,4 @@ def spark_settings(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(directory),
         }
-    return {**settings, **overrides, "spark.master": master}
+    return {**settings, **overrides, **_FORCED, "spark.master": master}

@@ -61,6 +61,11 @@ class AuthGraph:
         if version.room_id_is_create_hash and room_id is not None:
             self._create = "$" + room_id[1:]
 
+    @property
+    def room_id(self) -> str | None:
+        """The room; None for any."""
+        return self._room_id
+
     def event(self, event_id: str) -> Event | None:
         """The event called `event_id`, None if it is unknown."""
         event = self._events.get(event_id)

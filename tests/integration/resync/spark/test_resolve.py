@@ -1,0 +1,42 @@
+import pytest
+
+from resync.spark.resolve import SparkResolver
+from tests.histories import ALL_VERSIONS
+from tests.integration.resync.spark.batches import applied, random_batch
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_batch_of_rooms_of_all_versions_is_resolved_as_in_process(spark, seed):
+    problems, expected = random_batch(seed, conflicts=8)
+    assert {problem.room_version for problem in problems} == set(ALL_VERSIONS)
+    assert any(any(problem.deltas) for problem in problems)
+
+    resolved = SparkResolver(spark).resolve_batch(problems, group=f"batch {seed}")
+
+    for problem, changes, state in zip(problems, resolved, expected, strict=True):
+        assert applied(problem, changes) == state, problem.room_version
+
+
+@pytest.mark.parametrize("room_version", ["2", "6", "10", "11", "12"])
+def test_a_room_in_parts_is_resolved_as_in_process(spark, room_version):
+    problems, expected = random_batch(int(room_version), versions=[room_version], conflicts=4)
+    resolver = SparkResolver(spark, large_room=1)
+
+    resolved = resolver.resolve_batch(problems, group=f"parts {room_version}")
+
+    for problem, changes, state in zip(problems, resolved, expected, strict=True):
+        assert applied(problem, changes) == state
+
+
+def test_states_that_agree_need_no_job(spark):
+    problems, expected = random_batch(1, versions=["10"], conflicts=1)
+    agreeing = problems[0]._replace(deltas=[{}, {}])
+
+    (changes,) = SparkResolver(spark).resolve_batch([agreeing], group="agree")
+
+    assert changes == {}
+    assert expected
+
+
+def test_no_problems(spark):
+    assert SparkResolver(spark).resolve_batch([], group="none") == []
