@@ -32,7 +32,7 @@ from federation.errors import InvalidResponse, UnknownRoomVersion
 from federation.room_versions import ROOM_VERSIONS
 from federation.signing import SigningKey
 from federation.streaming import ParserLimits, PduBatch, RawPdu, ResponseParser, parse_chunks
-from federation.transport import Timeouts, Transport
+from federation.transport import Timeouts, Transport, read_object
 from federation.x_matrix import authorization_header
 
 __all__ = [
@@ -257,6 +257,49 @@ class FederationClient:
         )
         require_arrays(parser, "events")
         return pdus["events"][:limit]
+
+    async def send_transaction(
+        self,
+        destination: str,
+        transaction_id: str,
+        pdus: Sequence[Mapping[str, Any]],
+        *,
+        now_ms: int,
+    ) -> dict[str, str]:
+        """Sends events. The same transaction may be sent again under the same id.
+
+        Args:
+            pdus: at most 50.
+            now_ms: `origin_server_ts`.
+
+        Returns:
+            The events that the server refused, with its words. Source: "Transactions".
+        """
+        content = {
+            "origin": self._server_name,
+            "origin_server_ts": now_ms,
+            "pdus": list(pdus),
+            "edus": [],
+        }
+        target = _target("v1/send", transaction_id)
+        async with self._transport.request(
+            destination,
+            "PUT",
+            target,
+            timeouts=self._timeouts.small,
+            content=content,
+            authorization=self._authorization(destination, "PUT", target, content),
+            repeatable=True,
+        ) as response:
+            answer = await read_object(destination, response, self._limits.event_bytes)
+        results = answer.get("pdus")
+        if not isinstance(results, dict):
+            return {}
+        return {
+            event_id: str(result["error"])[:500]
+            for event_id, result in results.items()
+            if isinstance(result, dict) and "error" in result
+        }
 
     def _parser(
         self,

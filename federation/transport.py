@@ -144,7 +144,7 @@ class Transport:
         async with self.request(
             destination, "GET", target, timeouts=timeouts, authorization=authorization
         ) as response:
-            return await _read_object(destination, response, max_bytes)
+            return await read_object(destination, response, max_bytes)
 
     async def post_json(
         self,
@@ -160,7 +160,7 @@ class Transport:
         async with self.request(
             destination, "POST", target, timeouts=timeouts, content=content, repeatable=repeatable
         ) as response:
-            return await _read_object(destination, response, max_bytes)
+            return await read_object(destination, response, max_bytes)
 
     async def _open(
         self, request: _Request, *, repeatable: bool
@@ -237,7 +237,8 @@ class _Request(NamedTuple):
     timeouts: Timeouts
 
 
-async def _read_object(destination: str, response: Response, max_bytes: int) -> dict[str, Any]:
+async def read_object(destination: str, response: Response, max_bytes: int) -> dict[str, Any]:
+    """The JSON object that a server answered. Raises InvalidResponse."""
     body = await response.read(max_bytes)
     try:
         answer = parse_json(body)

@@ -8,7 +8,7 @@ MSC3895; faster joins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -36,13 +36,23 @@ MEMBER = "m.room.member"
 class InboundAnswers:
     """Answers authenticated requests; see `federation.inbound.InboundHandler`."""
 
-    def __init__(self, *, database: Database, transactions: TransactionReceiver) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        transactions: TransactionReceiver,
+        sender_is_back: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`sender_is_back(server)` is told of servers that send us transactions."""
         self._database = database
         self._transactions = transactions
+        self._sender_is_back = sender_is_back
 
     async def receive(self, origin: str, transaction: Transaction) -> str:
         """Takes a transaction."""
-        return await self._transactions.receive(origin, transaction)
+        answer = await self._transactions.receive(origin, transaction)
+        await self._sender_is_back(origin)
+        return answer
 
     async def event(self, origin: str, event_id: str) -> str:
         """One accepted event of a room that the sender is in.

@@ -349,6 +349,7 @@ def _store_join(
     create = checked.state[CREATE]
     creator = next(v.event.sender for v in checked.verdicts if v.event.event_id == create)
     rooms.insert_room(connection, room_id, join.room_version.identifier, creator)
+    rooms.lock_room(connection, room_id)
     events.insert_outliers(
         connection,
         [verdict.event for verdict in checked.verdicts],

@@ -26,7 +26,7 @@ from resync.errors import NoServerAnswered, ResyncError
 from resync.progress import Phase, ProgressBoard
 from storage import jobs, leases
 from storage.database import Database
-from storage.errors import DatabaseUnavailable, LeaseLost, StorageError
+from storage.errors import DatabaseUnavailable, LeaseLost, RoomNotPartial, StorageError
 
 logger = structlog.get_logger(__name__)
 
@@ -76,6 +76,13 @@ class Scheduler:
     def wake(self) -> None:
         """Something may be due: look at once."""
         self._wake.set()
+
+    def stop(self, room_id: str) -> None:
+        """The room was left or purged: whoever works on it here stops."""
+        held = self._held.get(room_id)
+        if held is not None and held.task is not None:
+            held.lost = True
+            held.task.cancel()
 
     async def run(self, *, once: bool = False) -> None:
         """Works until cancelled or, with `once`, until nothing is due and nothing is running.
@@ -149,6 +156,9 @@ class Scheduler:
             await self._resync_room(room_id, assert_lease)
         except LeaseLost:
             self._give_way(room_id)
+        except RoomNotPartial:
+            logger.info("the room was left, purged, or finished by another worker")
+            self._board.remove(room_id)
         except asyncio.CancelledError:
             if not held.lost:
                 raise
@@ -167,7 +177,7 @@ class Scheduler:
             await self._hand_back(room_id, held)
 
     def _give_way(self, room_id: str) -> None:
-        logger.warning("the lease was lost to another worker, which goes on with the room")
+        logger.warning("the lease is gone: another worker has the room, or it was left")
         self._metrics.attempt("lease_lost")
         self._board.remove(room_id)
 

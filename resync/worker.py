@@ -26,6 +26,7 @@ from federation.server import build_app
 from federation.signing import SigningKey, generate_signing_key, load_signing_key, write_signing_key
 from federation.tls import client_tls_context, server_tls_context
 from federation.transport import Transport, open_transport
+from resync.acting import EventCreator
 from resync.admin.api import AdminApi
 from resync.admin.health import Health
 from resync.admin.metrics import Metrics
@@ -36,6 +37,7 @@ from resync.errors import ListenerFailed
 from resync.inbound import InboundAnswers
 from resync.join import Joiner, JoinResult
 from resync.join_request import check_join_request
+from resync.leave import Departures
 from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
 from resync.progress import ProgressBoard
@@ -49,6 +51,7 @@ from resync.resync import resync_room
 from resync.room_writer import Announcements, RoomWriter
 from resync.rooms import WorkerRooms
 from resync.scheduler import Scheduler
+from resync.sending import EventSender
 from resync.servers import ServerRotation
 from resync.state_fetch import RoomToFetch, StateFetcher
 from resync.verify import CheckPool, PduVerifier
@@ -70,7 +73,9 @@ class Worker:
     Attributes:
         progress: how far each room is that this process works on.
         metrics: what is counted.
-        receiver: takes in events of partial rooms.
+        receiver: takes in events.
+        creator: makes events of local users.
+        departures: lets local users leave, and purges rooms.
         loop_monitor: how long the event loop was kept from running.
     """
 
@@ -126,8 +131,17 @@ class Worker:
         self._inbound = InboundQueue(
             database=database, receiver=self.receiver, on_received=self._on_received
         )
+        self._sender = EventSender(database=database, client=client)
+        self.creator = EventCreator(
+            server_name=config.server_name,
+            signing_key=signing_key,
+            database=database,
+            receiver=self.receiver,
+            wake_sender=self._sender.wake,
+        )
         self._answers = InboundAnswers(
             database=database,
+            sender_is_back=self._sender.is_back,
             transactions=TransactionReceiver(
                 database=database, verifier=verifier, wake=self._inbound.wake
             ),
@@ -140,6 +154,16 @@ class Worker:
             board=self.progress,
             metrics=metrics,
             beat=self._health.beat,
+        )
+
+        self.departures = Departures(
+            database=database,
+            client=client,
+            creator=self.creator,
+            stop_resync=self._scheduler.stop,
+            wake_waiting=replication.wake_waiting,
+            instance_name=config.instance_name,
+            server_name=config.server_name,
         )
 
     @classmethod
@@ -228,6 +252,7 @@ class Worker:
                 self.loop_monitor.run(),
                 self._recorder.run(),
                 self._inbound.run(),
+                self._sender.run(),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(background))
             logger.info("worker started", instance=self._config.instance_name)
@@ -264,6 +289,8 @@ class Worker:
     async def _resync_room(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
         room = await self._database.read(partial_state.load_partial_room, room_id)
         if room is None or room.room_version is None:
+            raise RoomNotPartial(room_id)
+        if await self.departures.check_removed(room_id):
             raise RoomNotPartial(room_id)
         self._key_ring.forget_failures()
         servers = await self._database.read(partial_state.load_partial_servers, room_id)
@@ -311,7 +338,9 @@ class Worker:
         return read
 
     async def _on_received(self, room_id: str, received: Received) -> None:
-        """Events were taken into a room; if it is partial, its resync has more to do."""
+        """Events were taken into a room; one may have removed its last local user."""
+        if received.current_state_changed:
+            await self.departures.check_removed(room_id)
         self._scheduler.wake()
 
     async def _start_replication(self) -> None:

@@ -43,6 +43,8 @@ MAX_TRIES = 20
 
 _NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 
+AfterStoring = Callable[[Connection], None]
+
 
 class NotInRoom(ResyncError):
     """No local user is in the room, so its events are not taken in."""
@@ -131,6 +133,8 @@ class Receiver:
         room_id: str,
         events: Sequence[Event],
         origins: Mapping[str, str] = _NO_ORIGINS,
+        *,
+        after_storing: AfterStoring | None = None,
     ) -> Received:
         """Takes in events that have passed checks 1 to 3: what they lack is fetched, the other
         checks are made, and what is not deferred is stored and no longer staged.
@@ -141,15 +145,20 @@ class Receiver:
 
         Args:
             origins: event id to the server that sent it.
+            after_storing: runs in the transaction that stores events.
 
         Raises:
             NotInRoom: no local user is in the room.
         """
         async with self._locks.setdefault(room_id, asyncio.Lock()):
-            return await self._take_in(room_id, events, origins)
+            return await self._take_in(room_id, events, origins, after_storing)
 
     async def _take_in(
-        self, room_id: str, events: Sequence[Event], origins: Mapping[str, str]
+        self,
+        room_id: str,
+        events: Sequence[Event],
+        origins: Mapping[str, str],
+        after_storing: AfterStoring | None,
     ) -> Received:
         staged = [event.event_id for event in events]
         room = (await self._database.read(inbound.load_receiving_rooms, [room_id])).get(room_id)
@@ -175,7 +184,9 @@ class Receiver:
                 deferred |= {event.event_id: reason for event in dependent}
             try:
                 done = [event_id for event_id in staged if event_id not in deferred]
-                return await self._judge_and_store(snapshot, ordered, fetched, done, deferred)
+                return await self._judge_and_store(
+                    snapshot, ordered, fetched, done, deferred, after_storing
+                )
             except (_RoomMoved, IntegrityError):
                 logger.debug("the room changed while events were judged", room_id=room_id)
         return Received([], {}, [], [], dict.fromkeys(staged, "the room does not keep still"))
@@ -206,6 +217,7 @@ class Receiver:
         fetched: Mapping[str, FetchedState],
         done: Collection[str],
         deferred: dict[str, str],
+        after_storing: AfterStoring | None,
     ) -> Received:
         room_id = snapshot.room.room_id
         known = self._states.take(room_id)
@@ -217,6 +229,7 @@ class Receiver:
             snapshot,
             judgement,
             done,
+            after_storing,
             instance_name=self._instance_name,
             server_name=self._server_name,
             received_ts=int(time.time() * 1000),
@@ -288,6 +301,7 @@ def _store(
     snapshot: _Snapshot,
     judgement: Judgement,
     done: Collection[str],
+    after_storing: AfterStoring | None,
     *,
     instance_name: str,
     server_name: str,
@@ -337,4 +351,6 @@ def _store(
         own_server=server_name,
     )
     inbound.delete_staged(connection, room_id, done)
+    if after_storing is not None and stored:
+        after_storing(connection)
     return stored, group_ids

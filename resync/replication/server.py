@@ -115,6 +115,10 @@ class ReplicationServer:
         """Wait until the room is fully stated, whoever does it; False after `timeout_s`."""
         return await self._waiter.wait_for_room(room_id, timeout_s)
 
+    def wake_waiting(self, room_id: str) -> None:
+        """A room left partial state without a row: it was left or purged."""
+        self._waiter.wake(room_id)
+
     async def close(self) -> None:
         """Announce what is complete, say good-bye to the readers, and end."""
         await self.publisher.close()

@@ -28,6 +28,11 @@ class RoomWaiter:
             for event in self._waiting.get(UnPartialStatedRoom.from_json(row).room_id, ()):
                 event.set()
 
+    def wake(self, room_id: str) -> None:
+        """Let those who wait for a room look again."""
+        for event in self._waiting.get(room_id, ()):
+            event.set()
+
     async def wait_for_room(self, room_id: str, timeout_s: float) -> bool:
         """Whether the room left partial state, or was not in it, within `timeout_s` seconds."""
         event = asyncio.Event()

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import yarl
 
 from federation.canonical_json import encode, parse_json
 from federation.simulator import BuiltEvent, RoomBuilder, ServerIdentity, SimulatedFederation
@@ -129,7 +130,8 @@ class Life:
             aiohttp.ClientSession() as session,
             session.request(
                 method,
-                f"https://{self.server_name}{target}",
+                # As it was signed, not as the library would write it.
+                yarl.URL(f"https://{self.server_name}{target}", encoded=True),
                 data=None if content is None else encode(content),
                 headers={"Authorization": changes.get("authorization", header)},
                 ssl=False,
@@ -159,6 +161,10 @@ class Life:
 
     def partial_events(self) -> set[str]:
         return set(self.ours.column("SELECT event_id FROM partial_state_events"))
+
+    def leases(self) -> list[str]:
+        """The rooms that somebody is resyncing."""
+        return self.ours.column("SELECT lock_key FROM worker_locks WHERE lock_name = 'resync_room'")
 
     def is_partial(self, room: RoomBuilder) -> bool:
         return room.room_id in self.ours.column("SELECT room_id FROM partial_state_rooms")
