@@ -11,9 +11,9 @@ cannot be parted without changing the result is not parted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from federation.events import Event
 from federation.room_versions import StateResolution
@@ -22,6 +22,7 @@ from resync.spark.components import keys_read, spread_sizes
 from resync.spark.entries import by_problem
 from resync.spark.large_room import decide_in_parts
 from resync.spark.session import Report, WarmSession
+from resync.state.batch import Problem
 from resync.state.conflicts import Key
 from resync.state.resolve import Prepared, conclude, prepare
 
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
 LARGE_ROOM = 20_000
 """From this many conflicted events on a problem is too large for one task."""
 TASKS_PER_CORE = 4
-
-
-class Problem(NamedTuple):
-    """States of one room to resolve: the arguments of `resync.state.resolve_deltas`."""
-
-    room_version: str
-    base: Mapping[Key, str]
-    deltas: Sequence[Mapping[Key, str | None]]
-    events: Mapping[str, Event]
-    rejected: Collection[str] = ()
 
 
 class SparkResolver:

@@ -14,6 +14,7 @@ from typing import cast
 
 from federation.events import StateKey
 from resync.state import IndexedState
+from resync.state.batch import InProcessResolver, Resolver
 
 Changes = Mapping[StateKey, str | None]
 """What differs from the base: an event id, or None where the entry is absent."""
@@ -56,10 +57,12 @@ class RoomStates:
     Attributes:
         base: the first full state that was met; never changed afterwards.
         new_groups: groups that have been planned and not stored, in the order to store them.
+        resolver: what resolves them.
     """
 
     base: dict[StateKey, str] = field(default_factory=dict)
     new_groups: list[PlannedGroup] = field(default_factory=list)
+    resolver: Resolver = field(default_factory=InProcessResolver)
     _base_state: RoomState | None = None
     _indexed_base: IndexedState | None = None
 

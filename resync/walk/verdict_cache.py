@@ -23,10 +23,15 @@ class VerdictCache:
         self._unknown: set[str] = set()
         self._chained: set[str] = set()
         self._rejected: set[str] = set()
+        self.revision = 0
+        """How often a verdict turned into its opposite: what was resolved before may not hold."""
 
     def set(self, verdict: Verdict) -> None:
         """Takes a verdict that is not stored yet, in place of what is."""
         event_id = verdict.event.event_id
+        known = self._verdicts.get(event_id)
+        if known is not None and (known.rejection is None) != (verdict.rejection is None):
+            self.revision += 1
         self._verdicts[event_id] = verdict
         self._unknown.discard(event_id)
         if verdict.rejection is None:

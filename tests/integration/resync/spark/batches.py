@@ -2,8 +2,8 @@
 
 import random
 
-from resync.spark.resolve import Problem
 from resync.state import resolve
+from resync.state.batch import Problem
 from resync.state.conflicts import deltas_from_first
 from tests.histories import ALL_VERSIONS, random_history
 
