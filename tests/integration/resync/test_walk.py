@@ -153,7 +153,7 @@ async def test_state_accepted_wrongly_is_rejected(
 
     await ours.resync()
 
-    check_truth(ours, room, joined.join_event_id, [wrong, after], extremities=False)
+    check_truth(ours, room, joined.join_event_id, [wrong, after])
     assert ours.rejected(room) == {wrong.event_id}
     assert ours.announced_events() == {
         joined.join_event_id: False,
@@ -269,7 +269,7 @@ async def test_what_rests_on_a_wrongly_accepted_event_falls_with_it(
 
     await ours.resync()
 
-    check_truth(ours, room, joined.join_event_id, events, extremities=False)
+    check_truth(ours, room, joined.join_event_id, events)
     assert ours.rejected(room) == {promotion.event_id, topic.event_id}
     announced = ours.announced_events()
     assert [announced[event.event_id] for event in events] == [True, True, False]
