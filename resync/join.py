@@ -361,8 +361,15 @@ def _store_join(
         instance_name=instance_name,
         received_ts=now_ms,
     )
+    known = current_state.load_current_state(connection, room_id) if already_partial else {}
+    # What this resident left out, the other members of ours among it, is known from before.
+    current = {**checked.state, **known}
     before = state_groups.create_state_group(
-        connection, room_id, join.event_id, prev_group=None, delta=checked.state
+        connection,
+        room_id,
+        join.event_id,
+        prev_group=None,
+        delta=current if checked.partial else checked.state,
     )
     after = state_groups.create_state_group(
         connection, room_id, join.event_id, prev_group=before, delta={join.key: join.event_id}
@@ -375,11 +382,10 @@ def _store_join(
         instance_name=instance_name,
         received_ts=now_ms,
     )
-    known = current_state.load_current_state(connection, room_id) if already_partial else {}
     current_state.replace_current_state(
         connection,
         room_id,
-        {**checked.state, **known, join.key: join.event_id},
+        {**current, join.key: join.event_id},
         instance_name=instance_name,
         own_server=own_server_name,
     )
