@@ -157,6 +157,7 @@ class OutlierAdmission:
         self._metrics = metrics
         self._order = AuthOrder()
         self._asked: set[str] = set()
+        self._unstored: list[Verdict] = []
 
     @property
     def waiting(self) -> Mapping[str, Event]:
@@ -168,12 +169,23 @@ class OutlierAdmission:
         """Everything decided or looked up so far."""
         return self._order.verdicts
 
+    @property
+    def unstored(self) -> int:
+        """How many events are decided and not stored."""
+        return len(self._unstored)
+
     def missing(self) -> set[str]:
         """Auth events that are neither stored nor among what was admitted."""
         return self._order.missing()
 
     async def admit(self, events: Sequence[Event]) -> int:
-        """Decides what can be decided and stores it. Returns how many events were stored."""
+        """Decides what can be decided and stores it. Returns how many events were decided."""
+        decided = await self.decide(events)
+        await self.store()
+        return decided
+
+    async def decide(self, events: Sequence[Event]) -> int:
+        """Decides what can be decided, for `store` to be called later. Returns how many."""
         with self._metrics.stage("auth"):
             decided = await asyncio.to_thread(self._order.add, events)
             # Only what the database may know is asked for, each id once, a query per batch.
@@ -183,10 +195,15 @@ class OutlierAdmission:
                 stored = await self._database.read(event_store.load_events, unknown)
                 known = [Verdict(found.event, found.rejection_reason) for found in stored.values()]
                 decided += await asyncio.to_thread(self._order.learn, known)
-        await self._store(decided)
+        self._unstored += decided
         return len(decided)
 
-    async def _store(self, decided: Sequence[Verdict]) -> None:
+    async def store(self) -> None:
+        """Stores what is decided so far, in one transaction.
+
+        It does not wait for the disk: outliers that a power failure takes are fetched again.
+        """
+        decided, self._unstored = self._unstored, []
         if not decided:
             return
         rejections = {
@@ -195,7 +212,7 @@ class OutlierAdmission:
             if verdict.rejection is not None
         }
         with self._metrics.stage("store"):
-            await self._database.run(
+            await self._database.run_unflushed(
                 event_store.insert_outliers,
                 [verdict.event for verdict in decided],
                 rejections=rejections,

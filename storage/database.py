@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from storage.engine import READ_ONLY_OPTION, make_engine, parse_url
+from storage.engine import READ_ONLY_OPTION, UNFLUSHED_OPTION, make_engine, parse_url
 from storage.errors import DatabaseUnavailable, SchemaOutOfDate
 from storage.failures import Failure, classify
 
@@ -30,6 +30,10 @@ ATTEMPTS = 6
 
 FIRST_PAUSE_S = 0.05
 """Pause after the first failure; doubled after each further one."""
+
+_WRITE: Mapping[str, bool] = {}
+_READ = {READ_ONLY_OPTION: True, "postgresql_readonly": True}
+_UNFLUSHED = {UNFLUSHED_OPTION: True}
 
 
 class Database:
@@ -79,7 +83,20 @@ class Database:
             sqlalchemy.exc.IntegrityError: a constraint or trigger refused a row.
         """
         return await self._in_thread(
-            self._writers, functools.partial(self._transaction, False, function, *args, **kwargs)
+            self._writers, functools.partial(self._transaction, _WRITE, function, *args, **kwargs)
+        )
+
+    async def run_unflushed(
+        self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Like `run`, without waiting for the disk: for much that can be had again.
+
+        The end of this process undoes nothing. A power failure may undo it, together with all
+        that was written later; a `run` that has returned has made sure of everything before it.
+        """
+        return await self._in_thread(
+            self._writers,
+            functools.partial(self._transaction, _UNFLUSHED, function, *args, **kwargs),
         )
 
     async def read(
@@ -87,20 +104,20 @@ class Database:
     ) -> R:
         """Like `run`, for a function that only reads: on SQLite it does not wait for writers."""
         return await self._in_thread(
-            self._readers, functools.partial(self._transaction, True, function, *args, **kwargs)
+            self._readers, functools.partial(self._transaction, _READ, function, *args, **kwargs)
         )
 
     def run_sync(
         self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """`run` in the calling thread. For commands and tests, never in an event loop."""
-        return self._transaction(False, function, *args, **kwargs)
+        return self._transaction(_WRITE, function, *args, **kwargs)
 
     def read_sync(
         self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """`read` in the calling thread. For threads that compute, never in an event loop."""
-        return self._transaction(True, function, *args, **kwargs)
+        return self._transaction(_READ, function, *args, **kwargs)
 
     async def close(self) -> None:
         """Refuse new transactions, wait for the running ones, and close the connections."""
@@ -134,14 +151,14 @@ class Database:
 
     def _transaction(
         self,
-        read_only: bool,
+        options: Mapping[str, bool],
         function: Callable[Concatenate[Connection, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return self._attempt(read_only, function, *args, **kwargs)
+                return self._attempt(options, function, *args, **kwargs)
             except (DBAPIError, PoolTimeoutError) as error:
                 reason = str(getattr(error, "orig", None) or error).strip()
                 failure = classify(error)
@@ -168,16 +185,13 @@ class Database:
 
     def _attempt(
         self,
-        read_only: bool,
+        options: Mapping[str, bool],
         function: Callable[Concatenate[Connection, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
         with self._engine.connect() as connection:
-            if read_only:
-                connection.execution_options(
-                    **{READ_ONLY_OPTION: True, "postgresql_readonly": True}
-                )
+            connection.execution_options(**options)
             with connection.begin() as transaction:
                 result = function(connection, *args, **kwargs)
                 try:

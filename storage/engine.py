@@ -13,6 +13,9 @@ from storage.errors import InvalidDatabaseUrl
 READ_ONLY_OPTION = "resync_read_only"
 """Execution option of a connection whose transactions only read."""
 
+UNFLUSHED_OPTION = "resync_unflushed"
+"""Execution option of a connection whose commits do not wait for the disk."""
+
 BUSY_TIMEOUT_MS = 10_000
 """How long SQLite waits for another process's write transaction."""
 
@@ -62,13 +65,15 @@ def make_engine(url: URL, *, pool_size: int) -> Engine:
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return create_engine(
+    engine = create_engine(
         url,
         pool_size=pool_size,
         max_overflow=0,
         isolation_level="READ COMMITTED",
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "resync"},
     )
+    event.listen(engine, "begin", _begin_postgresql)
+    return engine
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
@@ -76,8 +81,6 @@ def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA journal_mode = WAL")
-    # What was announced to other processes must survive a power failure.
-    connection.execute("PRAGMA synchronous = FULL")
     # A checkpoint every 32 MB: by default there is one in the middle of every large batch.
     connection.execute("PRAGMA wal_autocheckpoint = 8000")
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -85,7 +88,19 @@ def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get(READ_ONLY_OPTION, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    # What was announced to other processes must survive a power failure. A commit that waits for
+    # the disk takes those before it along, so that what is lost is always the latest.
+    synchronous = "NORMAL" if options.get(UNFLUSHED_OPTION, False) else "FULL"
+    connection.exec_driver_sql(f"PRAGMA synchronous = {synchronous}")
     # A transaction that reads first and writes later fails when another wrote in between, unless
     # it takes the write lock at once.
-    read_only = connection.get_execution_options().get(READ_ONLY_OPTION, False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_postgresql(connection: Connection) -> None:
+    if connection.get_execution_options().get(UNFLUSHED_OPTION, False):
+        connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")

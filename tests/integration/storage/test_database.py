@@ -38,6 +38,20 @@ async def test_commit_and_rollback(database: Database) -> None:
     assert await database.read(_count) == 2
 
 
+async def test_only_what_can_be_had_again_does_not_wait_for_the_disk(database: Database) -> None:
+    def how_commits_wait(connection: Connection) -> str:
+        _insert(connection, f"!{_count(connection)}:x")
+        setting = "SHOW synchronous_commit" if database.is_postgresql else "PRAGMA synchronous"
+        return str(connection.execute(text(setting)).scalar_one())
+
+    waits, does_not = ("on", "off") if database.is_postgresql else ("2", "1")
+    for _ in range(2):
+        assert await database.run(how_commits_wait) == waits
+        assert await database.run_unflushed(how_commits_wait) == does_not
+    assert database.run_sync(how_commits_wait) == waits
+    assert await database.read(_count) == 5
+
+
 async def test_the_event_loop_goes_on(database: Database) -> None:
     started, finish = threading.Event(), threading.Event()
 
