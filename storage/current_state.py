@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, func, insert, literal, null, select
 
 from federation.events import StateKey
 from storage import bulk, schema
@@ -48,6 +48,7 @@ def replace_current_state(
     stream, and what concerns local users to `local_current_membership`.
 
     Args:
+        state: the entry of each event is the one that it sets.
         own_server: whose users are local; None for the server of the users of this room that
             are known to be local.
 
@@ -55,7 +56,7 @@ def replace_current_state(
         How many entries changed.
 
     Raises:
-        UnknownEvents: `state` names an event that is not stored.
+        UnknownEvents: `state` names an event that is not stored as a state event of the room.
     """
     before = load_current_state(connection, room_id)
     changed = {
@@ -98,17 +99,8 @@ def _write(
 ) -> int:
     if not changed and not gone:
         return 0
-    details = _load_details(connection, room_id, changed.values())
     (stream_id,) = next_stream_orderings(connection, 1)
-    bulk.insert(
-        connection,
-        schema.current_state_delta_stream,
-        _DELTA_COLUMNS,
-        [
-            (stream_id, instance_name, room_id, *key, changed.get(key), before.get(key))
-            for key in (*gone, *changed)
-        ],
-    )
+    _write_deltas(connection, room_id, before, changed, gone, stream_id, instance_name)
     table = schema.current_state_events
     replaced = [event_id for key, event_id in before.items() if key in gone or key in changed]
     connection.execute(
@@ -116,14 +108,73 @@ def _write(
             table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, replaced)
         )
     )
+    _insert_entries(connection, room_id, changed.values())
+    _update_local_memberships(connection, room_id, changed, gone, own_server)
+    return len(changed) + len(gone)
+
+
+def _write_deltas(
+    connection: Connection,
+    room_id: str,
+    before: Mapping[StateKey, str],
+    changed: Mapping[StateKey, str],
+    gone: Collection[StateKey],
+    stream_id: int,
+    instance_name: str,
+) -> None:
+    """What differs goes to `current_state_delta_stream`."""
+    table = schema.current_state_delta_stream
     bulk.insert(
         connection,
         table,
-        _COLUMNS,
-        [(event_id, room_id, *key, *details[event_id]) for key, event_id in changed.items()],
+        _DELTA_COLUMNS,
+        [
+            (stream_id, instance_name, room_id, *key, changed.get(key), before[key])
+            for key in (*gone, *(key for key in changed if key in before))
+        ],
     )
-    _update_local_memberships(connection, room_id, changed, gone, details, own_server)
-    return len(changed) + len(gone)
+    # What is new, which may be a whole room, is copied within the database.
+    new = [event_id for key, event_id in changed.items() if key not in before]
+    state = schema.state_events
+    rows = select(
+        literal(stream_id),
+        literal(instance_name),
+        state.c.room_id,
+        state.c.type,
+        state.c.state_key,
+        state.c.event_id,
+        null(),
+    ).where(state.c.room_id == room_id, bulk.is_in(connection, state.c.event_id, new))
+    connection.execute(insert(table).from_select(_DELTA_COLUMNS, rows))
+
+
+def _insert_entries(connection: Connection, room_id: str, event_ids: Collection[str]) -> None:
+    """Makes events current, copying what is repeated of them within the database.
+
+    Raises:
+        UnknownEvents: one of them is not stored as a state event of the room.
+    """
+    events, state, memberships = schema.events, schema.state_events, schema.room_memberships
+    rows = (
+        select(
+            state.c.event_id,
+            state.c.room_id,
+            state.c.type,
+            state.c.state_key,
+            memberships.c.membership,
+            events.c.stream_ordering,
+        )
+        .join(events, events.c.event_id == state.c.event_id)
+        .outerjoin(memberships, memberships.c.event_id == state.c.event_id)
+        .where(state.c.room_id == room_id, bulk.is_in(connection, state.c.event_id, event_ids))
+    )
+    inserted = connection.execute(
+        insert(schema.current_state_events).from_select(_COLUMNS, rows),
+        execution_options={"preserve_rowcount": True},
+    ).rowcount
+    if inserted != len(set(event_ids)):
+        known = connection.scalars(select(state.c.event_id).where(state.c.room_id == room_id))
+        raise UnknownEvents(room_id, sorted(set(event_ids) - set(known)))
 
 
 def delete_current_state(connection: Connection, room_id: str, *, instance_name: str) -> int:
@@ -249,14 +300,10 @@ def _load_details(
         .outerjoin(memberships, memberships.c.event_id == events.c.event_id)
         .where(events.c.room_id == room_id, bulk.is_in(connection, events.c.event_id, event_ids))
     )
-    details = {
+    return {
         event_id: _Details(membership, stream_ordering)
         for event_id, membership, stream_ordering in connection.execute(query)
     }
-    unknown = sorted(set(event_ids) - details.keys())
-    if unknown:
-        raise UnknownEvents(room_id, unknown)
-    return details
 
 
 def _update_local_memberships(
@@ -264,7 +311,6 @@ def _update_local_memberships(
     room_id: str,
     changed: Mapping[StateKey, str],
     gone: Collection[StateKey],
-    details: Mapping[str, _Details],
     own_server: str | None,
 ) -> None:
     table = schema.local_current_membership
@@ -282,11 +328,17 @@ def _update_local_memberships(
             table.c.room_id == room_id, bulk.is_in(connection, table.c.user_id, touched)
         )
     )
-    rows = []
-    for user_id in touched:
-        event_id = changed.get(StateKey(MEMBER, user_id))
-        if event_id is not None and details[event_id].membership is not None:
-            rows.append((room_id, user_id, event_id, *details[event_id]))
+    current = {
+        user_id: changed[StateKey(MEMBER, user_id)]
+        for user_id in touched
+        if StateKey(MEMBER, user_id) in changed
+    }
+    details = _load_details(connection, room_id, current.values())
+    rows = [
+        (room_id, user_id, event_id, *details[event_id])
+        for user_id, event_id in current.items()
+        if details[event_id].membership is not None
+    ]
     bulk.insert(connection, table, _LOCAL_COLUMNS, rows)
 
 

@@ -99,20 +99,23 @@ async def test_only_differences_are_written(
     await database.run(check)
 
 
-async def test_two_entries_may_exchange_their_events(
+async def test_an_event_that_is_no_state_event_is_never_current(
     database: Database, store, event, room_id
 ) -> None:
-    """The unique constraint on event ids must not get in the way."""
-
     def check(connection: Connection) -> None:
         store(connection).room()
-        store(connection).outliers(event("$a"), event("$b"))
-        one, two = StateKey("t", "1"), StateKey("t", "2")
-        for state in ({one: "$a", two: "$b"}, {one: "$b", two: "$a"}, {one: "$a"}):
-            current_state.replace_current_state(connection, room_id, state, instance_name="w")
-            assert current_state.load_current_state(connection, room_id) == state
+        store(connection).outliers(
+            event("$topic", type="m.room.topic", state_key=""), event("$message")
+        )
+        current_state.replace_current_state(
+            connection,
+            room_id,
+            {TOPIC: "$topic", StateKey("m.room.message", ""): "$message"},
+            instance_name="w",
+        )
 
-    await database.run(check)
+    with pytest.raises(UnknownEvents, match="message"):
+        await database.run(check)
 
 
 async def test_events_of_the_state_must_be_stored(
