@@ -7,6 +7,7 @@ worker learns from it.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
@@ -44,11 +45,19 @@ class ServerRotation:
         joined_via: str | None,
         servers: Iterable[str],
         clock: Callable[[], float] = time.time,
+        shuffle: Callable[[list[str]], None] = random.shuffle,
     ) -> None:
-        """`servers`: those known to be in the room; `clock`: seconds since the epoch."""
+        """`servers`: those known to be in the room; `clock`: seconds since the epoch.
+
+        `shuffle` puts them in an order of its own: where there are more than are asked in one
+        attempt, every one of them has its chance in some attempt.
+        """
+        others = list(dict.fromkeys(servers))
+        shuffle(others)
+        self._joined_via = joined_via
         first = [joined_via] if joined_via else []
         self._servers = [
-            server for server in dict.fromkeys((*first, *servers)) if server != own_server_name
+            server for server in dict.fromkeys((*first, *others)) if server != own_server_name
         ]
         self._database = database
         self._clock = clock
@@ -57,14 +66,18 @@ class ServerRotation:
         """The servers to ask, best first, at most `MAX_SERVERS_PER_ATTEMPT`.
 
         A server in backoff is asked only when no other is left, the one whose backoff ends first
-        leading: a room must not wait for a schedule while its servers may be back.
+        leading: a room must not wait for a schedule while its servers may be back. The server we
+        joined through is always among them: it is the one that is known to have the room.
         """
         now = int(self._clock() * 1000)
         retry_at = await self._database.read(destinations.load_retry_times, self._servers)
         due = [server for server in self._servers if retry_at.get(server, 0) <= now]
         waiting = [server for server in self._servers if retry_at.get(server, 0) > now]
         waiting.sort(key=lambda server: retry_at[server])
-        return (due + waiting)[:MAX_SERVERS_PER_ATTEMPT]
+        order = due + waiting
+        if self._joined_via in order[MAX_SERVERS_PER_ATTEMPT:]:
+            return [*order[: MAX_SERVERS_PER_ATTEMPT - 1], self._joined_via]
+        return order[:MAX_SERVERS_PER_ATTEMPT]
 
     async def ask(self, what: str, question: Callable[[str], Awaitable[T]]) -> T:
         """The first answer that `question(server)` gets.
