@@ -50,6 +50,7 @@ class _Waiting:
 class _RoomWork:
     task: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: dict[str, _Waiting] = field(default_factory=dict)
 
 
@@ -62,32 +63,58 @@ class InboundQueue:
         self._on_received = on_received
         self._rooms: dict[str, _RoomWork] = {}
         self._slots = asyncio.Semaphore(ROOMS_AT_ONCE)
+        self._is_running = False
 
     def wake(self, room_id: str) -> None:
-        """Events of a room have been staged."""
+        """Events of a room have been staged. Unless the queue runs, they wait for that."""
+        if not self._is_running:
+            return
         work = self._rooms.setdefault(room_id, _RoomWork())
         work.wake.set()
+        work.idle.clear()
         if work.task is None:
             work.task = asyncio.create_task(self._work_on(room_id, work))
 
     async def run(self) -> None:
         """Looks after what is staged, until cancelled; what is under way is then rolled back."""
+        self._is_running = True
         try:
             while True:
-                try:
-                    for room_id in await self._database.read(inbound.load_staged_rooms):
-                        if room_id not in self._rooms:
-                            self.wake(room_id)
-                except StorageError as error:
-                    logger.error("cannot look for staged events", error=str(error))
+                await self._wake_staged()
                 await asyncio.sleep(POLL_SECONDS)
         finally:
+            self._is_running = False
             tasks = [work.task for work in self._rooms.values() if work.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def settle(self) -> None:
+        """Waits until whatever is staged now was tried; `run` must be under way."""
+        self._is_running = True
+        await self._wake_staged()
+        for work in list(self._rooms.values()):
+            await work.idle.wait()
+
+    async def _wake_staged(self) -> None:
+        try:
+            for room_id in await self._database.read(inbound.load_staged_rooms):
+                if room_id not in self._rooms:
+                    self.wake(room_id)
+        except StorageError as error:
+            logger.error("cannot look for staged events", error=str(error))
+
     async def _work_on(self, room_id: str, work: _RoomWork) -> None:
+        try:
+            await self._empty(room_id, work)
+        except Exception:
+            # What is staged stays so, and is found again at the next look at the database.
+            logger.exception("events wait: an error of ours", room_id=room_id)
+        finally:
+            work.idle.set()
+            del self._rooms[room_id]
+
+    async def _empty(self, room_id: str, work: _RoomWork) -> None:
         """Empties the queue of one room; ends when nothing of it waits."""
         while True:
             work.wake.clear()
@@ -106,8 +133,8 @@ class InboundQueue:
             if work.wake.is_set():
                 continue
             if not work.waiting:
-                del self._rooms[room_id]
                 return
+            work.idle.set()
             soonest = min(waiting.due for waiting in work.waiting.values())
             try:
                 async with asyncio.timeout(max(0.0, soonest - time.monotonic())):

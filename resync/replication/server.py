@@ -11,7 +11,8 @@ from resync.replication.reader import Reader, TableRows
 from resync.replication.redis import RedisLink
 from resync.replication.streams import STREAMS, StreamRows
 from resync.replication.tcp_server import TcpServer
-from resync.replication.waiter import RoomWaiter
+from resync.replication.waiter import PartialStateWaiter, wake_by_rows
+from storage import partial_state
 from storage.database import Database
 from storage.streams import StreamIdGenerator
 
@@ -57,8 +58,13 @@ class ReplicationServer:
             now_ms=now_ms,
             poll_interval_s=poll_interval_s,
         )
-        self._waiter = RoomWaiter(is_partial)
-        self.publisher.add_listener(self._waiter.on_rows)
+        self._rooms = PartialStateWaiter(is_partial)
+
+        async def is_partial_event(event_id: str) -> bool:
+            return bool(await database.read(partial_state.find_partial_events, [event_id]))
+
+        self._events = PartialStateWaiter(is_partial_event)
+        self.publisher.add_listener(self._wake_waiters)
         self.tcp: TcpServer | None = None
         if tcp is not None:
             bind, port = tcp
@@ -113,11 +119,17 @@ class ReplicationServer:
 
     async def wait_for_room(self, room_id: str, timeout_s: float) -> bool:
         """Wait until the room is fully stated, whoever does it; False after `timeout_s`."""
-        return await self._waiter.wait_for_room(room_id, timeout_s)
+        return await self._rooms.wait_for(room_id, timeout_s)
+
+    async def wait_for_event(self, event_id: str, timeout_s: float) -> bool:
+        """Wait until the state at the event is full, or its room is left; False after
+        `timeout_s`."""
+        return await self._events.wait_for(event_id, timeout_s)
 
     def wake_waiting(self, room_id: str) -> None:
         """A room left partial state without a row: it was left or purged."""
-        self._waiter.wake(room_id)
+        self._rooms.wake(room_id)
+        self._events.wake_all()
 
     async def close(self) -> None:
         """Announce what is complete, say good-bye to the readers, and end."""
@@ -129,5 +141,8 @@ class ReplicationServer:
 
     async def _on_rows(self, received: StreamRows) -> None:
         """Another process has told of rows: wake who waits for them, and pass them on."""
-        self._waiter.on_rows(received)
+        self._wake_waiters(received)
         await self.publisher.notify()
+
+    def _wake_waiters(self, announced: StreamRows) -> None:
+        wake_by_rows(announced, self._rooms, self._events)

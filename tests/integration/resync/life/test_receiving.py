@@ -96,7 +96,7 @@ async def test_receives_events_whose_parents_nobody_gives(
 
     life.release_resync()
     await life.until_full(room)
-    check_truth(life.ours, room, join, [last], extremities=False)
+    check_truth(life.ours, room, join, [last])
 
 
 async def test_receives_events_with_half_missing_parents(
