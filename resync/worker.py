@@ -256,6 +256,8 @@ class Worker:
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(background))
             logger.info("worker started", instance=self._config.instance_name)
+            if once:
+                await self._inbound.settle()
             await self._scheduler.run(once=once)
 
     async def join(self, room_id: str, via: Sequence[str], user_id: str) -> JoinResult:
@@ -281,6 +283,11 @@ class Worker:
         Whichever worker finishes it, the wait ends when its announcement arrives.
         """
         return await self._replication.wait_for_room(room_id, timeout_seconds)
+
+    async def wait_until_event_complete(self, event_id: str, timeout_seconds: float) -> bool:
+        """Whether the state at the event is full, or its room left, at the latest after the
+        time-out."""
+        return await self._replication.wait_for_event(event_id, timeout_seconds)
 
     async def _resync(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
         with self._collector.room():
