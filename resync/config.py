@@ -121,10 +121,22 @@ class AdminConfig(_Section):
 
 
 class SparkConfig(_Section):
-    """Which Spark master large rooms are computed on, and from how many events on."""
+    """Which Spark master large rooms are computed on, and from how many events on.
+
+    `settings`: Spark's own settings by their own names, such as `spark.executor.memory`.
+    """
 
     master: Annotated[str, Field(min_length=1)] = "local[*]"
     min_events: Annotated[int, Field(ge=1)] = 50_000
+    settings: dict[Annotated[str, Field(pattern=r"^spark\.")], str | int | float | bool] = {}
+
+    @property
+    def spark_settings(self) -> dict[str, str]:
+        """`settings` as Spark takes them."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.settings.items()
+        }
 
 
 class ResyncConfig(_Section):
@@ -170,7 +182,7 @@ class Config(_Section):
     federation: FederationConfig = FederationConfig()
     replication: ReplicationConfig = ReplicationConfig()
     admin: AdminConfig | None = AdminConfig()
-    spark: SparkConfig = SparkConfig()
+    spark: SparkConfig | None = SparkConfig()
     resync: ResyncConfig = ResyncConfig()
     verification: VerificationConfig = VerificationConfig()
     log: LogConfig = LogConfig()

@@ -19,6 +19,7 @@ class Phase(StrEnum):
     JOIN = "joining"
     FETCH = "fetching state"
     CHECK = "checking events"
+    RESOLVE = "resolving state"
     WALK = "walking"
     COMPLETE = "completing"
     BACKOFF = "waiting to try again"

@@ -8,6 +8,7 @@ from resync.admin.metrics import Metrics
 from resync.complete import complete_room
 from resync.progress import Phase
 from resync.room_writer import RoomChanged, RoomWriter
+from resync.state.batch import Resolver
 from resync.state_fetch import Report, RoomToFetch, StateFetcher
 from resync.walk.walk import Walk
 from storage.database import Database
@@ -24,6 +25,7 @@ async def resync_room(
     writer: RoomWriter,
     report: Report,
     metrics: Metrics,
+    resolver: Resolver,
 ) -> None:
     """Walks the room's partial events until there are none and completes it.
 
@@ -42,6 +44,7 @@ async def resync_room(
             writer=writer,
             report=report,
             metrics=metrics,
+            resolver=resolver,
         )
         walked = await walk.run()
         report(Phase.COMPLETE, 0, 0)

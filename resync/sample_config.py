@@ -61,10 +61,12 @@ admin:
   # The bearer token of the API. Made, readable by its owner only, if it is missing.
   token_path: admin.token
 
-# Rooms with at least min_events events are computed on Spark.
+# Work on at least min_events events is done on Spark. `spark: null`: everything in this process.
 spark:
   master: "local[*]"
   min_events: 50000
+  # Spark's own settings, such as spark.executor.memory: 4g
+  settings: {}
 
 resync:
   # Rooms that one worker resyncs at once.

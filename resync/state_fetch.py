@@ -129,6 +129,22 @@ class StateFetcher:
                 pdus, room_version=room.room_version, room_id=room.room_id
             )
 
+    def job_size(self, room: RoomToFetch, expected: int) -> int:
+        """How many PDUs to gather for `verify_gathered`; 0: verify them as they come."""
+        return self._verifier.job_size(expected, room.room_id)
+
+    async def verify_gathered(
+        self,
+        room: RoomToFetch,
+        batches: Sequence[Sequence[RawPdu]],
+        report: Callable[[int, int], None],
+    ) -> list[CheckedPdus]:
+        """`verify` for many batches in one job, of which `report` is told the progress."""
+        with self.metrics.stage("verify"):
+            return await self._verifier.verify_gathered(
+                batches, room_version=room.room_version, room_id=room.room_id, report=report
+            )
+
 
 class _StateFetch:
     """The state after one event, from one server."""
@@ -176,22 +192,31 @@ class _StateFetch:
 
     async def _fetch_whole_state(self) -> None:
         """Takes what is missing from `/state`: parsing, checking and storing overlap."""
-        checks: asyncio.Queue[asyncio.Task[CheckedPdus] | None] = asyncio.Queue(BATCHES_IN_FLIGHT)
+        checks: asyncio.Queue[asyncio.Task[list[CheckedPdus]] | None] = asyncio.Queue(
+            BATCHES_IN_FLIGHT
+        )
+        job_size = self._fetcher.job_size(self._room, self._to_fetch)
 
         async def parse(group: asyncio.TaskGroup) -> None:
             started = time.monotonic()
+            gathered: list[list[RawPdu]] = []
             answer = self._fetcher.client.state(self._server, self._room.room_id, self._event_id)
             async with contextlib.aclosing(answer) as batches:
                 async for batch in batches:
                     self._fetcher.metrics.stage_seconds("fetch", time.monotonic() - started)
-                    check = group.create_task(self._fetcher.verify(self._room, batch.pdus))
-                    await checks.put(check)
+                    gathered.append(batch.pdus)
+                    if sum(map(len, gathered)) >= job_size:
+                        await checks.put(group.create_task(self._verify(gathered, job_size)))
+                        gathered = []
                     started = time.monotonic()
+            if gathered:
+                await checks.put(group.create_task(self._verify(gathered, job_size)))
             await checks.put(None)
 
         async def admit() -> None:
             while (check := await checks.get()) is not None:
-                await self._admit(await check)
+                for checked in await check:
+                    await self._admit(checked)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -200,6 +225,14 @@ class _StateFetch:
         except* FederationError as failed:
             # What has arrived is stored; the next server is asked for the rest only.
             raise failed.exceptions[0] from None
+
+    async def _verify(self, batches: Sequence[list[RawPdu]], job_size: int) -> list[CheckedPdus]:
+        """The checks of batches: each by itself, or all in one job."""
+        if job_size == 0:
+            return [await self._fetcher.verify(self._room, batch) for batch in batches]
+        return await self._fetcher.verify_gathered(
+            self._room, batches, lambda done, total: self._report(Phase.CHECK, done, total)
+        )
 
     async def _admit(self, checked: CheckedPdus) -> None:
         """Takes what was asked for out of a checked batch."""

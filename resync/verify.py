@@ -14,10 +14,11 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -26,7 +27,7 @@ from federation.client import RawPdu
 from federation.events import Event
 from federation.keys import KeyRing
 from federation.redaction import redact
-from federation.room_versions import get_room_version
+from federation.room_versions import RoomVersion, get_room_version
 from resync.admin.metrics import Metrics
 
 logger = structlog.get_logger(__name__)
@@ -132,13 +133,79 @@ class CheckPool:
             self._pool = None
 
 
+class LargeBatchChecker(Protocol):
+    """An engine for more PDUs than this machine's processes are the best place for."""
+
+    def job_size(self, expected: int, room_id: str) -> int:
+        """How many PDUs to gather for each `check`, of `expected`; 0 to do without this engine."""
+
+    async def check(
+        self,
+        json_texts: Sequence[str],
+        room_version: str,
+        room_id: str,
+        keys: Mapping[tuple[str, str], VerifyKey],
+        *,
+        report: Callable[[int, int], None] | None = None,
+    ) -> list[PduCheck] | None:
+        """`check_pdus`; None if the engine failed. `report`: told parts done and parts in all."""
+
+
 class PduVerifier:
     """Checks 1 to 3 for PDUs of one room at a time, with keys from the key ring."""
 
-    def __init__(self, key_ring: KeyRing, pool: CheckPool, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        key_ring: KeyRing,
+        pool: CheckPool,
+        metrics: Metrics,
+        large: LargeBatchChecker | None = None,
+    ) -> None:
+        """`large`: an engine for large batches, if there is one."""
         self._key_ring = key_ring
         self._pool = pool
         self._metrics = metrics
+        self._large = large
+
+    def job_size(self, expected: int, room_id: str) -> int:
+        """How many PDUs to gather for `verify_gathered`; 0: `verify` them as they come.
+
+        `expected`: how many the room will send.
+        """
+        return 0 if self._large is None else self._large.job_size(expected, room_id)
+
+    async def verify_gathered(
+        self,
+        batches: Sequence[Sequence[RawPdu]],
+        *,
+        room_version: str,
+        room_id: str,
+        report: Callable[[int, int], None] | None = None,
+    ) -> list[CheckedPdus]:
+        """`verify` for many batches at once, by the engine for large ones if it can.
+
+        Returns one result for each batch. `report`: told parts done and parts in all.
+        """
+        version = get_room_version(room_version)
+        pdus = [raw for batch in batches for raw in batch]
+        checks: list[PduCheck] | None = None
+        if self._large is not None:
+            needed = await asyncio.to_thread(keys_needed, [raw.pdu for raw in pdus], version)
+            keys = await self._key_ring.fetch(needed)
+            checks = await self._large.check(
+                [raw.json_text for raw in pdus], room_version, room_id, keys, report=report
+            )
+        if checks is None:
+            return [
+                await self.verify(batch, room_version=room_version, room_id=room_id)
+                for batch in batches
+            ]
+        results, start = [], 0
+        for batch in batches:
+            of_batch = checks[start : start + len(batch)]
+            results.append(await asyncio.to_thread(self._collect, batch, of_batch, version))
+            start += len(batch)
+        return results
 
     async def verify(
         self, pdus: Sequence[RawPdu], *, room_version: str, room_id: str
@@ -162,6 +229,11 @@ class PduVerifier:
             )
         )
         checks = [check for chunk in chunks for check in chunk]
+        return self._collect(pdus, checks, version)
+
+    def _collect(
+        self, pdus: Sequence[RawPdu], checks: Sequence[PduCheck], version: RoomVersion
+    ) -> CheckedPdus:
         checked = CheckedPdus()
         seen: set[str] = set()
         for raw, check in zip(pdus, checks, strict=True):
@@ -177,11 +249,11 @@ class PduVerifier:
             if check.outcome is Outcome.REDACTED:
                 checked.redacted.add(check.event_id)
                 event = Event.from_pdu(
-                    redact(raw.pdu, version), room_version, event_id=check.event_id
+                    redact(raw.pdu, version), version.identifier, event_id=check.event_id
                 )
             else:
                 event = Event.from_pdu(
-                    raw.pdu, room_version, event_id=check.event_id, json_text=raw.json_text
+                    raw.pdu, version.identifier, event_id=check.event_id, json_text=raw.json_text
                 )
             checked.events.append(event)
         self._count(checks)

@@ -8,10 +8,11 @@ async with Worker.open(config) as worker:
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from resync.join_request import check_join_request
 from resync.leave import Departures
 from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
-from resync.progress import ProgressBoard
+from resync.progress import Phase, ProgressBoard
 from resync.progress_record import ProgressRecorder
 from resync.receive import InboundQueue, Received, Receiver, TransactionReceiver
 from resync.receive.fetch import MissingPieces
@@ -53,7 +54,11 @@ from resync.rooms import WorkerRooms
 from resync.scheduler import Scheduler
 from resync.sending import EventSender
 from resync.servers import ServerRotation
-from resync.state_fetch import RoomToFetch, StateFetcher
+from resync.spark.engine import SparkEngine
+from resync.spark.metrics import SparkMetrics
+from resync.spark.session import WarmSession
+from resync.state.batch import InProcessResolver, Resolver
+from resync.state_fetch import Report, RoomToFetch, StateFetcher
 from resync.verify import CheckPool, PduVerifier
 from storage import history, migrate, partial_state
 from storage.database import Database
@@ -87,6 +92,7 @@ class Worker:
         client: FederationClient,
         key_ring: KeyRing,
         verifier: PduVerifier,
+        spark: SparkEngine | None,
         signing_key: SigningKey,
         metrics: Metrics,
         replication: ReplicationServer,
@@ -96,6 +102,7 @@ class Worker:
         self._config = config
         self._database = database
         self._key_ring = key_ring
+        self._spark = spark
         self._replication = replication
         self._announcements = announcements
         self.metrics = metrics
@@ -196,6 +203,7 @@ class Worker:
             )
             pool = CheckPool(config.verification.process_count)
             stack.push_async_callback(pool.close)
+            spark = _make_spark(config, metrics)
             generators = await open_generators(database, config.instance_name)
 
             async def is_partial(room_id: str) -> bool:
@@ -218,7 +226,8 @@ class Worker:
                 database=database,
                 client=FederationClient(config.server_name, signing_key, transport),
                 key_ring=key_ring,
-                verifier=PduVerifier(key_ring, pool, metrics),
+                verifier=PduVerifier(key_ring, pool, metrics, spark),
+                spark=spark,
                 signing_key=signing_key,
                 metrics=metrics,
                 replication=replication,
@@ -242,6 +251,9 @@ class Worker:
             ListenerFailed: a port of the config is taken.
         """
         async with AsyncExitStack() as stack:
+            if self._spark is not None:
+                self._spark.start()
+                stack.push_async_callback(asyncio.to_thread, self._spark.close)
             await self._start_replication()
             stack.push_async_callback(self._replication.close)
             if self._config.admin is not None:
@@ -301,29 +313,49 @@ class Worker:
             raise RoomNotPartial(room_id)
         self._key_ring.forget_failures()
         servers = await self._database.read(partial_state.load_partial_servers, room_id)
-        await resync_room(
-            RoomToFetch(
-                room_id,
-                room.room_version,
-                ServerRotation(
-                    self._database,
-                    own_server_name=self._config.server_name,
-                    joined_via=room.joined_via,
-                    servers=servers,
+
+        def report(phase: str, done: int, total: int) -> None:
+            self.progress.update(room_id, phase, done, total)
+
+        with self._resolver(room_id, report) as resolver:
+            await resync_room(
+                RoomToFetch(
+                    room_id,
+                    room.room_version,
+                    ServerRotation(
+                        self._database,
+                        own_server_name=self._config.server_name,
+                        joined_via=room.joined_via,
+                        servers=servers,
+                    ),
                 ),
-            ),
-            database=self._database,
-            fetcher=self._fetcher,
-            writer=RoomWriter(
-                room_id,
                 database=self._database,
-                announcements=self._announcements,
-                instance_name=self._config.instance_name,
-                assert_lease=assert_lease,
-            ),
-            report=lambda phase, done, total: self.progress.update(room_id, phase, done, total),
-            metrics=self.metrics,
+                fetcher=self._fetcher,
+                writer=RoomWriter(
+                    room_id,
+                    database=self._database,
+                    announcements=self._announcements,
+                    instance_name=self._config.instance_name,
+                    assert_lease=assert_lease,
+                ),
+                report=report,
+                metrics=self.metrics,
+                resolver=resolver,
+            )
+
+    @contextmanager
+    def _resolver(self, room_id: str, report: Report) -> Iterator[Resolver]:
+        """What resolves states for one resync; what it still does afterwards is stopped."""
+        if self._spark is None:
+            yield InProcessResolver()
+            return
+        resolver = self._spark.resolver(
+            room_id, lambda done, total: report(Phase.RESOLVE, done, total)
         )
+        try:
+            yield resolver
+        finally:
+            resolver.stop()
 
     def _room_to_fetch(
         self, room_id: str, room_version: str
@@ -401,6 +433,20 @@ class Worker:
         ).build_app()
         async with listen(app, admin.bind, admin.port, setting="admin"):
             yield
+
+
+def _make_spark(config: Config, metrics: Metrics) -> SparkEngine | None:
+    """The Spark engine, not started; None if the config turns it off."""
+    if config.spark is None:
+        return None
+    spark_metrics = SparkMetrics(metrics.registry)
+    session = WarmSession(
+        config.spark.master,
+        config.spark.spark_settings,
+        environment=os.environ,
+        metrics=spark_metrics,
+    )
+    return SparkEngine(session, config.spark.min_events, spark_metrics)
 
 
 def _ping(connection: Connection) -> None:

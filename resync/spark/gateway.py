@@ -51,6 +51,7 @@ class Jvm:
             # Reading PYSPARK_PYTHON from the environment is PySpark's only other way.
             context.pythonExec = settings["spark.pyspark.python"]
             self.context = context
+            self.cores = max(1, context.defaultParallelism)
             self.session = SparkSession(context)
         except Exception as error:
             self.close()

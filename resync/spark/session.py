@@ -62,10 +62,7 @@ class WarmSession:
         self._settings = settings
         self._environment = environment
         self._metrics = metrics
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="resync-spark-", ignore_cleanup_errors=True
-        )
-        self._log_path = Path(self._directory.name) / "spark.log"
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         # Held while a session is started or replaced.
         self._starting = threading.Lock()
         self._jvm: Jvm | None = None
@@ -96,7 +93,12 @@ class WarmSession:
     def cores(self) -> int:
         """How many tasks run at once; 1 while there is no session."""
         jvm = self._jvm
-        return 1 if jvm is None else max(1, jvm.context.defaultParallelism)
+        return 1 if jvm is None else jvm.cores
+
+    @property
+    def running_jobs(self) -> int:
+        """How many jobs have been given to `run` and are not over."""
+        return len(self._running)
 
     @property
     def jvm_pid(self) -> int | None:
@@ -177,7 +179,8 @@ class WarmSession:
                 jvm.close()
                 self._jvm = None
         self._metrics.ready(False)
-        self._directory.cleanup()
+        if self._directory is not None:
+            self._directory.cleanup()
 
     def _start_quietly(self) -> None:
         with self._starting:
@@ -202,17 +205,25 @@ class WarmSession:
         import pandas  # noqa: F401
         import pyarrow  # noqa: F401
 
-        from resync.spark.gateway import Jvm
+        from resync.spark.gateway import Jvm, one_line
 
-        settings = spark_settings(self.master, self._settings, Path(self._directory.name))
         if self._closed:
             raise SparkUnavailable("Spark is being stopped")
-        jvm = Jvm(settings, self._log_path)
-        _warm_up(jvm.session)
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(
+                prefix="resync-spark-", ignore_cleanup_errors=True
+            )
+        directory = Path(self._directory.name)
+        jvm = Jvm(spark_settings(self.master, self._settings, directory), directory / "spark.log")
+        try:
+            _warm_up(jvm.session)
+        except Exception as error:
+            jvm.close()
+            raise SparkUnavailable(f"Spark cannot run a job: {one_line(error)}") from error
+        self._jvm, self.unavailable = jvm, ""
         if self._closed:
             jvm.close()
             raise SparkUnavailable("Spark is being stopped")
-        self._jvm, self.unavailable = jvm, ""
         self._metrics.session("started")
         logger.info(
             "Spark is ready",

@@ -18,6 +18,7 @@ from resync.admin.metrics import Metrics
 from resync.errors import NoServerAnswered
 from resync.progress import Phase
 from resync.room_writer import RoomWriter
+from resync.state.batch import Resolver
 from resync.state_fetch import FetchedState, Report, RoomToFetch, StateFetcher
 from resync.walk.graph import WalkOrder, external_prev_events
 from resync.walk.recheck import Rechecked, recheck_batch
@@ -64,6 +65,7 @@ class Walk:
         writer: RoomWriter,
         report: Report,
         metrics: Metrics,
+        resolver: Resolver,
     ) -> None:
         self._room = room
         self._database = database
@@ -71,7 +73,7 @@ class Walk:
         self._writer = writer
         self._report = report
         self._metrics = metrics
-        self._result = WalkResult(RoomStates(), {}, VerdictCache(database))
+        self._result = WalkResult(RoomStates(resolver=resolver), {}, VerdictCache(database))
         self._partial_ids: set[str] = set()
         self._total = 0
         self._walked = 0

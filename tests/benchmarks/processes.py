@@ -97,6 +97,7 @@ class Worker:
                         "trusted_key_servers": list(key_servers),
                     },
                     "replication": {"tcp": None},
+                    "spark": None,
                     "admin": {"port": admin_port},
                 }
             ),

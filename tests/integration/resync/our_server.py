@@ -72,6 +72,7 @@ class OurServer:
             "admin": None,
             "resync": {"backoff_min_seconds": 3000.0},
             "verification": {"processes": 1},
+            "spark": None,
             "log": {"format": "json", "level": "info"},
         }
         for name, value in config.items():

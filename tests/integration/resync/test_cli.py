@@ -62,6 +62,7 @@ class Operator:
             "admin": {"port": self.admin_port},
             "resync": {"backoff_min_seconds": 600.0},
             "verification": {"processes": 1},
+            "spark": None,
         }
         self.write_config()
 

@@ -81,6 +81,7 @@ async def client(
             "admin": {"port": unused_tcp_port, "token_path": tmp_path / "admin.token"},
             "resync": {"backoff_min_seconds": 600.0},
             "verification": {"processes": 1},
+            "spark": None,
         }
     )
     key = generate_signing_key()

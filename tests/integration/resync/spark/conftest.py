@@ -9,14 +9,17 @@ from resync.spark.metrics import SparkMetrics
 from resync.spark.session import WarmSession
 
 # Sessions of tests are short: what a JVM spends on compiling does not pay off.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+TEST_SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 def open_session(master="local[2]", **settings):
     registry = CollectorRegistry()
     session = WarmSession(
         master,
-        {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": JAVA_OPTIONS, **settings},
+        {**TEST_SETTINGS, **settings},
         environment=os.environ,
         metrics=SparkMetrics(registry),
     )
@@ -26,8 +29,37 @@ def open_session(master="local[2]", **settings):
     return session
 
 
+class SharedSession:
+    """A session that tests share; a process can have one at a time."""
+
+    def __init__(self):
+        self._session = None
+
+    def get(self):
+        if self._session is None:
+            self._session = open_session()
+        return self._session
+
+    def close(self):
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
 @pytest.fixture(scope="session")
-def spark():
-    session = open_session()
-    yield session
-    session.close()
+def shared_session():
+    shared = SharedSession()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def spark(shared_session):
+    """A warm session on two cores of this machine."""
+    return shared_session.get()
+
+
+@pytest.fixture
+def no_session(shared_session):
+    """No session in this process, so that the test can have its own."""
+    shared_session.close()
