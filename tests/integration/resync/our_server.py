@@ -66,7 +66,7 @@ class OurServer:
                 "listen": None,
                 "verify_certificates": False,
                 "ip_range_allowlist": ["127.0.0.0/8"],
-                "trusted_key_servers": simulated.server_names[:1],
+                "trusted_key_servers": simulated.server_names,
             },
             "replication": {"tcp": None},
             "admin": None,
@@ -102,7 +102,7 @@ class OurServer:
         async with Worker.open(self.config) as worker:
             if silence is not None:
                 # Nothing but the real waits, up to ten minutes, is not real about it.
-                waits = Timeouts(first_byte=silence, idle=silence)
+                waits = Timeouts(connect=1.0, first_byte=silence, idle=silence)
                 worker._fetcher.client._timeouts = ClientTimeouts(waits, waits)
             yield worker
 
