@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
+from sqlalchemy import Connection
 
 from federation.client import FederationClient, RawPdu
 from federation.errors import FederationError
@@ -38,6 +39,9 @@ SERVERS_PER_EVENT = 5
 """How many servers are asked for an event before it is given up."""
 BATCHES_IN_FLIGHT = 8
 """How many batches of an answer are being checked while the next ones are parsed."""
+STORE_BATCH = 5000
+"""Events stored in one transaction. Event ids are random, so that a transaction rewrites much of
+the indexes whatever its size: small ones write several times as much."""
 MAX_AUTH_ROUNDS = 50
 """How often auth events of auth events are asked for before what is missing is given up."""
 
@@ -167,8 +171,9 @@ class _StateFetch:
         answer = await self._fetcher.client.state_ids(
             self._server, self._room.room_id, self._event_id
         )
-        named = {*answer.state, *answer.auth_chain, self._event_id}
-        self._missing = await self._find_missing(named)
+        total, self._missing = await self._fetcher.database.read(
+            self._find_missing, (*answer.state, *answer.auth_chain, self._event_id)
+        )
         self._to_fetch = len(self._missing)
         logger.info(
             "state named",
@@ -178,23 +183,28 @@ class _StateFetch:
             missing=self._to_fetch,
         )
         self._report(Phase.FETCH, 0, self._to_fetch)
-        if wants_whole_state(len(self._missing - {self._event_id}), len(named)):
+        if wants_whole_state(len(self._missing - {self._event_id}), total):
             await self._fetch_whole_state()
         await self._fetch_single_events()
         await self._fetch_missing_auth_events()
-        return await self._state_from(answer.state)
+        return await self._fetcher.database.read(self._state_from, answer.state)
 
-    async def _find_missing(self, named: set[str]) -> set[str]:
+    def _find_missing(
+        self, connection: Connection, event_ids: Sequence[str]
+    ) -> tuple[int, set[str]]:
+        """How many different ids `event_ids` has, and those of events that are not stored."""
+        named = set(event_ids)
         unknown = named - self._room.stored
-        found = await self._fetcher.database.read(event_store.find_known, unknown)
+        found = event_store.find_known(connection, unknown)
         self._room.stored.update(found)
-        return unknown - found
+        return len(named), unknown - found
 
     async def _fetch_whole_state(self) -> None:
-        """Takes what is missing from `/state`: parsing, checking and storing overlap."""
+        """Takes what is missing from `/state`: parsing, checking, deciding and storing overlap."""
         checks: asyncio.Queue[asyncio.Task[list[CheckedPdus]] | None] = asyncio.Queue(
             BATCHES_IN_FLIGHT
         )
+        full: asyncio.Queue[bool] = asyncio.Queue(1)
         job_size = self._fetcher.job_size(self._room, self._to_fetch)
 
         async def parse(group: asyncio.TaskGroup) -> None:
@@ -213,18 +223,28 @@ class _StateFetch:
                 await checks.put(group.create_task(self._verify(gathered, job_size)))
             await checks.put(None)
 
-        async def admit() -> None:
+        async def decide() -> None:
             while (check := await checks.get()) is not None:
                 for checked in await check:
-                    await self._admit(checked)
+                    await self._decide(checked)
+                    if self._admission.unstored >= STORE_BATCH:
+                        await full.put(True)
+            await full.put(False)
+
+        async def store() -> None:
+            while await full.get():
+                await self._admission.store()
 
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(parse(group))
-                group.create_task(admit())
+                group.create_task(decide())
+                group.create_task(store())
         except* FederationError as failed:
             # What has arrived is stored; the next server is asked for the rest only.
+            await self._admission.store()
             raise failed.exceptions[0] from None
+        await self._admission.store()
 
     async def _verify(self, batches: Sequence[list[RawPdu]], job_size: int) -> list[CheckedPdus]:
         """The checks of batches: each by itself, or all in one job."""
@@ -234,7 +254,7 @@ class _StateFetch:
             self._room, batches, lambda done, total: self._report(Phase.CHECK, done, total)
         )
 
-    async def _admit(self, checked: CheckedPdus) -> None:
+    async def _decide(self, checked: CheckedPdus) -> None:
         """Takes what was asked for out of a checked batch."""
         for dropped in checked.dropped:
             if dropped.event_id is not None:
@@ -247,7 +267,7 @@ class _StateFetch:
             )
         wanted = [event for event in checked.events if event.event_id in self._missing]
         self._missing.difference_update(event.event_id for event in wanted)
-        self._fetched += await self._admission.admit(wanted)
+        self._fetched += await self._admission.decide(wanted)
         self._report(Phase.FETCH, self._fetched, self._to_fetch)
 
     async def _fetch_single_events(self) -> None:
@@ -270,7 +290,8 @@ class _StateFetch:
         fetched = await asyncio.gather(*(fetch(event_id) for event_id in sorted(self._missing)))
         pdus = [raw for raw in fetched if raw is not None]
         if pdus:
-            await self._admit(await self._fetcher.verify(self._room, pdus))
+            await self._decide(await self._fetcher.verify(self._room, pdus))
+            await self._admission.store()
 
     async def _fetch_event(self, event_id: str, servers: Sequence[str]) -> RawPdu | None:
         """One event from the first of `servers` that has it; None if those that answered do not.
@@ -302,7 +323,7 @@ class _StateFetch:
             self._missing = wanted
             await self._fetch_single_events()
 
-    async def _state_from(self, state_ids: Sequence[str]) -> FetchedState:
+    def _state_from(self, connection: Connection, state_ids: Sequence[str]) -> FetchedState:
         """The state that `state_ids` and the event itself make up."""
         entries = self._room.entries
         for event_id, verdict in self._admission.verdicts.items():
@@ -310,8 +331,8 @@ class _StateFetch:
             entries[event_id] = event_store.StateEntry(key, verdict.rejection is not None)
         self._room.stored.update(self._admission.verdicts)
         unknown = {*state_ids, self._event_id} - entries.keys()
-        entries.update(await self._fetcher.database.read(event_store.load_state_entries, unknown))
-        return await asyncio.to_thread(self._assemble, state_ids, entries)
+        entries.update(event_store.load_state_entries(connection, unknown))
+        return self._assemble(state_ids, entries)
 
     def _assemble(
         self, state_ids: Sequence[str], entries: Mapping[str, event_store.StateEntry]
