@@ -105,7 +105,11 @@ class _Judge:
     def run(self, events: Sequence[Event]) -> Judgement:
         for event in events:
             self._cache.set(Verdict(event, None))
-        self._cache.preload(self._candidates(events))
+        candidates = self._candidates(events)
+        if self._around.room_is_partial:
+            # Check 5 then resolves: the chains of all events are loaded at once.
+            self._cache.preload_auth_chains(candidates.union(event.event_id for event in events))
+        self._cache.preload(candidates)
         before = self._current_state() if self._extremities else None
         judged = [self._judge(event) for event in events]
         after = self._current_state()

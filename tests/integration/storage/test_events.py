@@ -344,3 +344,82 @@ async def test_concurrent_inserts_of_the_same_outliers(database: Database, store
     assert await database.run(_count, "events") == 600
     assert await database.run(_count, "event_json") == 600
     assert await database.run(_count, "state_events") == 600
+
+
+async def test_many_events_are_stored_as_one_by_one(
+    database: Database, store, event, member, room_id: str
+) -> None:
+    """`insert_graph_events` leaves the same rows as `insert_event` for each, outliers included."""
+    batch = [
+        (event("$a", prev=["$gap"]), None, False),
+        (event("$b", prev=["$a"]), "not allowed", False),
+        (event("$c", prev=["$b"]), None, False),
+        (event("$d", prev=["$a"]), None, True),
+        (event("$e", prev=["$d", "$c"]), None, False),
+        (member("$outlier", "@alice:example.com", prev=["$a"]), None, False),
+        (member("$wrong", "@eve:example.com", prev=["$c"]), "now rejected", False),
+        (event("$gap", prev=["$older"]), None, False),
+    ]
+    tables = (
+        "events",
+        "event_json",
+        "event_edges",
+        "event_forward_extremities",
+        "event_backward_extremities",
+        "event_to_state_groups",
+        "room_memberships",
+        "rejections",
+        "room_depth",
+    )
+
+    def prepare(connection: Connection) -> int:
+        prepared = store(connection)
+        prepared.room()
+        prepared.outliers(batch[5][0], batch[6][0])
+        return state_groups.create_state_group(
+            connection, room_id, "$a", prev_group=None, delta={("m.x", ""): "$x"}
+        )
+
+    def one_by_one(connection: Connection) -> None:
+        group = prepare(connection)
+        for one, rejection, soft_failed in batch:
+            assert events.insert_event(
+                connection,
+                one,
+                state_group=group,
+                rejection_reason=rejection,
+                instance_name="w",
+                received_ts=5,
+                soft_failed=soft_failed,
+            )
+
+    def at_once(connection: Connection) -> None:
+        group = prepare(connection)
+        new = [
+            events.GraphEvent(one, group, rejection, soft_failed)
+            for one, rejection, soft_failed in batch
+        ]
+        how = {"instance_name": "w", "received_ts": 5}
+        stored = events.insert_graph_events(connection, room_id, new, **how)
+        assert stored == {one.event_id for one, _, _ in batch}
+        assert events.insert_graph_events(connection, room_id, new, **how) == set()
+
+    def rows_after(connection: Connection, fill) -> dict[str, list]:
+        savepoint = connection.begin_nested()
+        fill(connection)
+        rows = {
+            table: sorted(
+                repr({k: v for k, v in row.items() if "ordering" not in k and k != "state_group"})
+                for row in connection.execute(text(f"SELECT * FROM {table}")).mappings()
+            )
+            for table in tables
+        }
+        savepoint.rollback()
+        return rows
+
+    def compare(connection: Connection) -> None:
+        expected = rows_after(connection, one_by_one)
+        assert rows_after(connection, at_once) == expected
+        assert len(expected["events"]) == len(batch)
+
+    await database.run(compare)
