@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -45,21 +46,30 @@ def insert(connection: Connection, table: Table, columns: Sequence[str], rows: R
     marks = ", ".join("?" * len(columns))
     connection.exec_driver_sql(
         f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({marks})",
-        [tuple(row) for row in rows],
+        rows if isinstance(rows[0], tuple) else [tuple(row) for row in rows],
     )
 
 
 def insert_new(
-    connection: Connection, table: Table, columns: Sequence[str], rows: Rows, *, key: str
+    connection: Connection,
+    table: Table,
+    columns: Sequence[str],
+    rows: Rows,
+    *,
+    key: str,
+    looked_up: bool = False,
 ) -> set[str]:
     """Insert those `rows` whose `key` is not in `table` yet, and return their keys.
 
     `key` names a text column with a unique constraint. Concurrent transactions may insert the
     same keys: one of them does, the others wait for it and skip them. Rows are inserted in the
     order of their keys, so that two such transactions never wait for each other.
+
+    `looked_up`: this transaction has found none of them there, so that only another could have
+    inserted one, which SQLite does not let happen.
     """
     position = columns.index(key)
-    ordered = sorted(rows, key=lambda row: str(row[position]))
+    ordered = sorted(rows, key=itemgetter(position))
     if not ordered:
         return set()
     names = ", ".join(columns)
@@ -78,8 +88,10 @@ def insert_new(
         return set(inserted.scalars())
     keys = {row[position] for row in ordered}
     column = table.c[key]
-    keys -= set(connection.scalars(select(column).where(is_in(connection, column, keys))))
-    insert(connection, table, columns, [row for row in ordered if row[position] in keys])
+    if not looked_up:
+        keys -= set(connection.scalars(select(column).where(is_in(connection, column, keys))))
+        ordered = [row for row in ordered if row[position] in keys]
+    insert(connection, table, columns, ordered)
     return keys
 
 
@@ -90,7 +102,8 @@ def is_in(
 
     Strings that a database cannot hold are not in it, so they are left out.
     """
-    if isinstance(column.type, Text):
+    # One look at all of them first: there may be very many.
+    if isinstance(column.type, Text) and not is_storable("".join(values)):
         values = [value for value in values if is_storable(value)]
     if connection.dialect.name == "postgresql":
         array = bindparam(None, list(values), type_=ARRAY(column.type), unique=True)

@@ -87,6 +87,7 @@ def insert_outliers(
             for event_id, ordering in orderings.items()
         ],
         key="event_id",
+        looked_up=True,
     )
     stored = [by_id[event_id] for event_id in unknown if event_id in new]
     _insert_details(
