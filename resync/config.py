@@ -41,7 +41,7 @@ class _Section(BaseModel):
 
 
 class FederationListener(_Section):
-    """Where other homeservers fetch our signing keys; plain HTTP if no certificate is given."""
+    """Where other homeservers reach us; plain HTTP if no certificate is given."""
 
     bind: Bind = "127.0.0.1"
     port: Port = 8448

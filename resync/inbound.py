@@ -77,7 +77,7 @@ class InboundAnswers:
                 limit=query.limit,
                 min_depth=query.min_depth,
             )
-            return [event.json for event in reversed(found) if viewer.may_see(event)]
+            return [event.json for event in reversed(viewer.visible(found))]
 
         return await self._database.read(load)
 
@@ -90,7 +90,7 @@ class InboundAnswers:
             viewer = _Viewer(connection, origin, room_id)
             found = history.load_in_graph(connection, room_id, start)
             found += history.load_before(connection, room_id, start, excluded=(), limit=limit)
-            return [event.json for event in found[:limit] if viewer.may_see(event)]
+            return [event.json for event in viewer.visible(found[:limit])]
 
         return await self._database.read(load)
 
@@ -117,26 +117,27 @@ class _Viewer:
         self._server = server
         visibility = contents.get(HISTORY_VISIBILITY, {}).get("history_visibility", "shared")
         self._sees_all = visibility not in ("invited", "joined")
-        self._groups: dict[int, bool] = {}
 
-    def may_see(self, event: HistoricEvent) -> bool:
-        """Whether the room's history visibility shows the event to the server.
+    def visible(self, events: Sequence[HistoricEvent]) -> list[HistoricEvent]:
+        """Those of `events` that the room's history visibility shows to the server.
 
         Where only members see what happened while they were in the room, a partial state, which
         lacks members, tells nothing; the servers that our join named were in the room then.
         """
-        if self._sees_all or (event.partial and self._named_by_join):
-            return True
-        if event.partial:
-            return False
-        group = state_groups.load_event_state_groups(self._connection, [event.event_id]).get(
-            event.event_id
-        )
-        if group is None:
-            return False
-        if group not in self._groups:
-            self._groups[group] = self._has_member(group)
-        return self._groups[group]
+        if self._sees_all:
+            return list(events)
+        full = [event.event_id for event in events if not event.partial]
+        groups = state_groups.load_event_state_groups(self._connection, full)
+        inside = {group: self._has_member(group) for group in set(groups.values())}
+        return [
+            event
+            for event in events
+            if (
+                self._named_by_join
+                if event.partial
+                else event.event_id in groups and inside[groups[event.event_id]]
+            )
+        ]
 
     def _has_member(self, group: int) -> bool:
         state = state_groups.load_state(self._connection, group)
@@ -156,8 +157,9 @@ def _event(connection: Connection, origin: str, event_id: str) -> str:
     if event is None:
         raise RequestRefused(404, "M_NOT_FOUND", "This server does not have the event")
     viewer = _Viewer(connection, origin, event.room_id)
-    # State is shown to whoever is in the room; an outlier is state here and nothing else.
-    if not event.outlier and not viewer.may_see(event):
+    # State is shown to whoever is in the room. Other outliers are left from before we left it.
+    is_state = event.outlier and "state_key" in parse_json(event.json)
+    if not is_state and not viewer.visible([event]):
         raise RequestRefused(404, "M_NOT_FOUND", "This server does not have the event")
     return event.json
 

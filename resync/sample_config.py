@@ -28,7 +28,7 @@ instance_name: resync1
 database: sqlite:///resync.db
 
 federation:
-  # Where other homeservers fetch our signing keys. Without the two paths it speaks plain HTTP, for
+  # Where other homeservers fetch our keys and send us events. Without the paths it speaks HTTP, for
   # a proxy that has the certificate. `listen: null` if another process serves the keys.
   listen:
     bind: 127.0.0.1

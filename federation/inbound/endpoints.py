@@ -86,7 +86,8 @@ def inbound_routes(
         return web.route(method, path, handle)
 
     async def send(request: web.Request, origin: str, content: Any) -> web.Response:
-        transaction = parse_transaction(request.match_info["transaction_id"], content, origin)
+        transaction_id = request.match_info["transaction_id"]
+        transaction = await asyncio.to_thread(parse_transaction, transaction_id, content, origin)
         return _json(await handler.receive(origin, transaction))
 
     async def event(request: web.Request, origin: str, content: Any) -> web.Response:

@@ -120,3 +120,35 @@ async def test_server_acls_are_honoured(
     status, _ = await life.request(resident, "GET", target("v1/event", join))
     assert status == 403
     life.release_resync()
+
+
+async def test_history_is_shown_as_the_room_wants_it(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    """Only members see what happens: a server that came late does not see what was before."""
+    room = simulated.create_room("10", history_visibility="joined")
+    life.hold_resync()
+    await life.join(room)
+    before = room.message("Before you came")
+    late = f"@late:{simulated.server_names[1]}"
+    joined = room.join(late)
+    after = room.message("After you came")
+    await life.receive([before, joined, after])
+
+    async def seen(by: int) -> list[str]:
+        path = target("v1/backfill", room.room_id) + f"?v=%24{after.event_id[1:]}&limit=3"
+        identity = simulated.residents[by].identity
+        status, body = await life.request(identity, "GET", path)
+        assert status == 200
+        everything = {event.event_id: room.pdu(event.event_id) for event in (before, joined, after)}
+        return [i for i, pdu in everything.items() if pdu in body["pdus"]]
+
+    # In partial state nothing is known for sure but who was there when we joined.
+    assert await seen(0) == [before.event_id, joined.event_id, after.event_id]
+    assert await seen(1) == []
+    life.release_resync()
+    await life.until_full(room)
+    assert await seen(1) == [joined.event_id, after.event_id]
+    identity = simulated.residents[1].identity
+    status, _ = await life.request(identity, "GET", target("v1/event", before.event_id))
+    assert status == 404
