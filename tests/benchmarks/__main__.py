@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from tests.benchmarks import bench_resync, bench_state_resolution
+from tests.benchmarks import bench_resync, bench_spark, bench_state_resolution
 
 BENCHMARKS: Mapping[str, Callable[[Sequence[str]], object]] = {
     "resync": bench_resync.main,
     "state_resolution": bench_state_resolution.main,
+    "spark": bench_spark.main,
 }
 
 
