@@ -263,12 +263,13 @@ class Worker:
                 self._health.run(),
                 self.loop_monitor.run(),
                 self._recorder.run(),
-                self._inbound.run(),
                 self._sender.run(),
+                # Where another process answers the federation, what is staged is for it.
+                *([self._inbound.run()] if self._config.federation.listen is not None else []),
             ):
                 stack.push_async_callback(_cancel, asyncio.create_task(background))
             logger.info("worker started", instance=self._config.instance_name)
-            if once:
+            if once and self._config.federation.listen is not None:
                 await self._inbound.settle()
             await self._scheduler.run(once=once)
 
