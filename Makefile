@@ -9,7 +9,7 @@ SYNAPSE_INSTALLED := $(SYNAPSE_VENV)/.installed
 SYNAPSE_REQUIREMENTS := tests/interop/requirements-synapse.txt
 TEST_PROCESSES ?= 2
 
-.PHONY: install demo run test lint format bench interop clean
+.PHONY: install demo run test test-spark lint format bench interop clean
 
 install: $(INSTALLED)
 
@@ -36,6 +36,10 @@ run: $(INSTALLED) resync.yaml
 
 test: $(INSTALLED)
 	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) tests/unit tests/integration
+
+# Executors in processes of their own; these take minutes and 4 GB of memory.
+test-spark: $(INSTALLED)
+	$(BIN)/pytest tests/integration/resync/spark tests/cluster
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -123,6 +123,9 @@ class AdminConfig(_Section):
 class SparkConfig(_Section):
     """Which Spark master large rooms are computed on, and from how many events on.
 
+    Off unless the section is there: on the threads of one machine Spark is slower than the worker's
+    own processes at every size that was measured (docs/scaling.md).
+
     `settings`: Spark's own settings by their own names, such as `spark.executor.memory`.
     """
 
@@ -182,7 +185,7 @@ class Config(_Section):
     federation: FederationConfig = FederationConfig()
     replication: ReplicationConfig = ReplicationConfig()
     admin: AdminConfig | None = AdminConfig()
-    spark: SparkConfig | None = SparkConfig()
+    spark: SparkConfig | None = None
     resync: ResyncConfig = ResyncConfig()
     verification: VerificationConfig = VerificationConfig()
     log: LogConfig = LogConfig()

@@ -61,12 +61,13 @@ admin:
   # The bearer token of the API. Made, readable by its owner only, if it is missing.
   token_path: admin.token
 
-# Work on at least min_events events is done on Spark. `spark: null`: everything in this process.
-spark:
-  master: "local[*]"
-  min_events: 50000
-  # Spark's own settings, such as spark.executor.memory: 4g
-  settings: {}
+# Work on at least min_events events is done on Spark. Left out or null: in this process, which on
+# one machine is faster; see docs/scaling.md for clusters. `settings` are Spark's own.
+# spark:
+#   master: "spark://host:7077"
+#   min_events: 50000
+#   settings:
+#     spark.executor.memory: 4g
 
 resync:
   # Rooms that one worker resyncs at once.
