@@ -9,6 +9,7 @@ missing events"; MSC3706 for the partial state fields under their old names.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -189,7 +190,10 @@ class FederationClient:
         target = _target("v1/state_ids", room_id, query=[("event_id", event_id)])
         await self._collect("GET", target, parser, self._timeouts.large)
         require_arrays(parser, "pdu_ids", "auth_chain_ids")
-        return StateIds(event_ids(parser, "pdu_ids"), event_ids(parser, "auth_chain_ids"))
+        # Tens of milliseconds for a large room.
+        return await asyncio.to_thread(
+            lambda: StateIds(event_ids(parser, "pdu_ids"), event_ids(parser, "auth_chain_ids"))
+        )
 
     async def state(
         self, destination: str, room_id: str, event_id: str, *, batch_size: int = 1000

@@ -13,12 +13,13 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
 
@@ -32,10 +33,16 @@ from resync.admin.metrics import Metrics
 
 logger = structlog.get_logger(__name__)
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 SMALL_BATCH = 64
 """Up to this many PDUs a thread is faster than sending them to another process."""
 CHUNK = 1000
 """PDUs that are sent to a process at a time."""
+NICENESS = 5
+"""By how much the checking processes give way to the event loop, which has others waiting."""
+REMEMBERED_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,10 @@ class CheckedPdus:
     event_ids: list[str | None] = field(default_factory=list)
 
 
-def _end_with_parent() -> None:
+def _prepare_process() -> None:
     """Prepares a process of the pool: it ignores Ctrl-C and ends when the worker is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -95,8 +103,15 @@ class CheckPool:
         if self._processes == 0:
             return None
         return ProcessPoolExecutor(
-            self._processes, mp_context=self._context, initializer=_end_with_parent
+            self._processes, mp_context=self._context, initializer=_prepare_process
         )
+
+    async def warm_up(self) -> None:
+        """Starts the processes, which takes half a second, before there is something to check."""
+        if self._pool is not None:
+            # A process is started for each call that finds no idle one, so none may be too short.
+            waits = [self._submit(self._pool, time.sleep, 0.1) for _ in range(self._processes)]
+            await asyncio.gather(*waits)
 
     async def check(
         self,
@@ -112,13 +127,20 @@ class CheckPool:
                 if pool is None:
                     break
                 try:
-                    return await asyncio.get_running_loop().run_in_executor(
+                    return await self._submit(
                         pool, check_pdus, json_texts, room_version, room_id, keys
                     )
                 except BrokenProcessPool:
                     logger.warning("a checking process died; starting others")
                     self._replace(pool)
         return await asyncio.to_thread(check_pdus, json_texts, room_version, room_id, keys)
+
+    async def _submit(
+        self, pool: ProcessPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        # Submitting may start a process, which waits for it.
+        running = await asyncio.to_thread(pool.submit, function, *args, **kwargs)
+        return await asyncio.wrap_future(running)
 
     def _replace(self, broken: ProcessPoolExecutor) -> None:
         # Several batches notice the same broken pool; only the first of them replaces it.
@@ -162,10 +184,14 @@ class PduVerifier:
         large: LargeBatchChecker | None = None,
     ) -> None:
         """`large`: an engine for large batches, if there is one."""
-        self._key_ring = key_ring
+        self._keys = _RecentKeys(key_ring)
         self._pool = pool
         self._metrics = metrics
         self._large = large
+
+    async def warm_up(self) -> None:
+        """Makes ready for the first batch. Need not be waited for."""
+        await self._pool.warm_up()
 
     def job_size(self, expected: int, room_id: str) -> int:
         """How many PDUs to gather for `verify_gathered`; 0: `verify` them as they come.
@@ -191,7 +217,7 @@ class PduVerifier:
         checks: list[PduCheck] | None = None
         if self._large is not None:
             needed = await asyncio.to_thread(keys_needed, [raw.pdu for raw in pdus], version)
-            keys = await self._key_ring.fetch(needed)
+            keys = await self._keys.fetch(needed)
             checks = await self._large.check(
                 [raw.json_text for raw in pdus], room_version, room_id, keys, report=report
             )
@@ -216,7 +242,8 @@ class PduVerifier:
         PDU contains.
         """
         version = get_room_version(room_version)
-        keys = await self._key_ring.fetch(keys_needed([raw.pdu for raw in pdus], version))
+        needed = await asyncio.to_thread(keys_needed, [raw.pdu for raw in pdus], version)
+        keys = await self._keys.fetch(needed)
         chunks = await asyncio.gather(
             *(
                 self._pool.check(
@@ -229,7 +256,7 @@ class PduVerifier:
             )
         )
         checks = [check for chunk in chunks for check in chunk]
-        return self._collect(pdus, checks, version)
+        return await asyncio.to_thread(self._collect, pdus, checks, version)
 
     def _collect(
         self, pdus: Sequence[RawPdu], checks: Sequence[PduCheck], version: RoomVersion
@@ -262,3 +289,29 @@ class PduVerifier:
     def _count(self, checks: Sequence[PduCheck]) -> None:
         for outcome, count in Counter(check.outcome for check in checks).items():
             self._metrics.events_checked(outcome.value, count)
+
+
+class _RecentKeys:
+    """A key ring that remembers what it gave, so that the batches of a room ask it once."""
+
+    def __init__(self, key_ring: KeyRing) -> None:
+        self._key_ring = key_ring
+        self._known: dict[tuple[str, str], VerifyKey] = {}
+
+    async def fetch(
+        self, needed: Mapping[tuple[str, str], int]
+    ) -> Mapping[tuple[str, str], VerifyKey]:
+        """See `KeyRing.fetch`."""
+        found = {
+            pair: key
+            for pair, until in needed.items()
+            if (key := self._known.get(pair)) is not None and key.valid_until_ts >= until
+        }
+        wanted = {pair: until for pair, until in needed.items() if pair not in found}
+        if wanted:
+            fetched = await self._key_ring.fetch(wanted)
+            if len(self._known) + len(fetched) > REMEMBERED_KEYS:
+                self._known.clear()
+            self._known |= fetched
+            found |= fetched
+        return found

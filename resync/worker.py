@@ -108,6 +108,7 @@ class Worker:
         self.metrics = metrics
         self.progress = ProgressBoard()
         self._collector = Collector()
+        self._verifier = verifier
         self.loop_monitor = LoopMonitor(metrics.event_loop_stall)
         self._health = Health(lambda: database.read(_ping))
         self._recorder = ProgressRecorder(self.progress, database)
@@ -262,6 +263,7 @@ class Worker:
             for background in (
                 self._health.run(),
                 self.loop_monitor.run(),
+                self._verifier.warm_up(),
                 self._recorder.run(),
                 self._sender.run(),
                 # Where another process answers the federation, what is staged is for it.
