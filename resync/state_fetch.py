@@ -17,10 +17,10 @@ import structlog
 from sqlalchemy import Connection
 
 from federation.client import FederationClient, RawPdu
-from federation.errors import FederationError
+from federation.errors import FederationError, InvalidResponse, TransportError
 from federation.events import StateKey
 from resync.admin.metrics import Metrics
-from resync.errors import IncompleteState, InvalidStateAnswer, NoServerAnswered, ServerFailure
+from resync.errors import IncompleteState, InvalidStateAnswer, ServerFailure
 from resync.outliers import OutlierAdmission
 from resync.progress import Phase
 from resync.servers import ServerRotation, is_outage
@@ -163,7 +163,7 @@ class _StateFetch:
         self._report = report
         self._admission = fetcher.new_admission()
         self._missing: set[str] = set()
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, dict[str, None]] = {}
         self._to_fetch = 0
         self._fetched = 0
 
@@ -226,7 +226,7 @@ class _StateFetch:
         async def decide() -> None:
             while (check := await checks.get()) is not None:
                 for checked in await check:
-                    await self._decide(checked)
+                    await self._decide(checked, self._server)
                     if self._admission.unstored >= STORE_BATCH:
                         await full.put(True)
             await full.put(False)
@@ -254,24 +254,32 @@ class _StateFetch:
             self._room, batches, lambda done, total: self._report(Phase.CHECK, done, total)
         )
 
-    async def _decide(self, checked: CheckedPdus) -> None:
-        """Takes what was asked for out of a checked batch."""
+    async def _decide(self, checked: CheckedPdus, server: str) -> None:
+        """Takes what was asked for out of a checked batch that `server` sent."""
         for dropped in checked.dropped:
             if dropped.event_id is not None:
-                self._refused[dropped.event_id] = dropped.reason
+                self._refuse(dropped.event_id, server, dropped.reason)
             logger.warning(
-                "event dropped",
-                server=self._server,
-                event_id=dropped.event_id,
-                reason=dropped.reason,
+                "event dropped", server=server, event_id=dropped.event_id, reason=dropped.reason
             )
         wanted = [event for event in checked.events if event.event_id in self._missing]
         self._missing.difference_update(event.event_id for event in wanted)
         self._fetched += await self._admission.decide(wanted)
         self._report(Phase.FETCH, self._fetched, self._to_fetch)
 
+    def _refuse(self, event_id: str, server: str, reason: str) -> None:
+        failure = str(ServerFailure(server, reason))
+        self._refused.setdefault(event_id, {})[failure] = None
+
     async def _fetch_single_events(self) -> None:
-        """Asks for what is still missing one by one, here first and then elsewhere."""
+        """Asks for what is still missing one by one, here first and then elsewhere.
+
+        What a server sends that does not pass the checks is asked of the next one too.
+
+        Raises:
+            IncompleteState: too much is missing, or no server answered about some of it, so that
+                nothing can be given up yet.
+        """
         if len(self._missing) > MAX_SINGLE_EVENTS:
             raise IncompleteState(
                 f"{len(self._missing)} of the {self._to_fetch} events that {self._server} named "
@@ -280,37 +288,52 @@ class _StateFetch:
         if not self._missing:
             return
         others = await self._room.servers.order()
-        servers = list(dict.fromkeys((self._server, *others)))[:SERVERS_PER_EVENT]
+        answered: set[str] = set()
+        for server in list(dict.fromkeys((self._server, *others)))[:SERVERS_PER_EVENT]:
+            answered |= await self._ask_for_events(server)
+            if not self._missing:
+                return
+        for event_id in sorted(self._missing - answered):
+            raise IncompleteState(
+                f"no server could give the event {event_id}: {self._why_missing(event_id)}"
+            )
+
+    async def _ask_for_events(self, server: str) -> set[str]:
+        """Asks `server` for all that is missing; returns the ids about which it gave an answer."""
+        answered: set[str] = set()
         limit = asyncio.Semaphore(CONCURRENT_EVENT_REQUESTS)
+        reachable = True
 
-        async def fetch(event_id: str) -> RawPdu | None:
+        async def fetch(event_id: str) -> tuple[str, RawPdu] | None:
+            nonlocal reachable
             async with limit:
-                return await self._fetch_event(event_id, servers)
+                if not reachable:
+                    return None
+                try:
+                    raw = await self._fetcher.client.event(server, event_id)
+                except FederationError as error:
+                    self._refuse(event_id, server, str(error))
+                    lost = isinstance(error, TransportError)
+                    reachable = reachable and (not lost or isinstance(error, InvalidResponse))
+                    if not is_outage(error):
+                        answered.add(event_id)
+                    return None
+            answered.add(event_id)
+            return event_id, raw
 
-        fetched = await asyncio.gather(*(fetch(event_id) for event_id in sorted(self._missing)))
-        pdus = [raw for raw in fetched if raw is not None]
-        if pdus:
-            await self._decide(await self._fetcher.verify(self._room, pdus))
+        answers = await asyncio.gather(*(fetch(event_id) for event_id in sorted(self._missing)))
+        fetched = [answer for answer in answers if answer is not None]
+        if fetched:
+            checked = await self._fetcher.verify(self._room, [raw for _, raw in fetched])
+            dropped = iter(checked.dropped)
+            for (event_id, _), found in zip(fetched, checked.event_ids, strict=True):
+                if found is None:
+                    self._refuse(event_id, server, next(dropped).reason)
+                elif found != event_id:
+                    self._refuse(event_id, server, f"sent {found} instead")
+            await self._decide(checked, server)
             await self._admission.store()
-
-    async def _fetch_event(self, event_id: str, servers: Sequence[str]) -> RawPdu | None:
-        """One event from the first of `servers` that has it; None if those that answered do not.
-
-        Raises:
-            NoServerAnswered: none of them answered at all, so nothing can be given up yet.
-        """
-        failures: list[ServerFailure] = []
-        answered = False
-        for server in servers:
-            try:
-                return await self._fetcher.client.event(server, event_id)
-            except FederationError as error:
-                failures.append(ServerFailure(server, str(error)))
-                answered = answered or not is_outage(error)
-        self._refused.setdefault(event_id, "; ".join(str(failure) for failure in failures))
-        if not answered:
-            raise IncompleteState(str(NoServerAnswered(f"the event {event_id}", failures)))
-        return None
+        return answered
 
     async def _fetch_missing_auth_events(self) -> None:
         """Fetches auth events that the answer left out, and theirs, until none is wanted."""
@@ -327,11 +350,13 @@ class _StateFetch:
         """The state that `state_ids` and the event itself make up."""
         entries = self._room.entries
         for event_id, verdict in self._admission.verdicts.items():
+            if verdict.event.room_id != self._room.room_id:
+                continue  # Named as an auth event, and stored for a room of its own.
             key = verdict.event.key if verdict.event.is_state else None
             entries[event_id] = event_store.StateEntry(key, verdict.rejection is not None)
         self._room.stored.update(self._admission.verdicts)
         unknown = {*state_ids, self._event_id} - entries.keys()
-        entries.update(event_store.load_state_entries(connection, unknown))
+        entries.update(event_store.load_state_entries(connection, self._room.room_id, unknown))
         return self._assemble(state_ids, entries)
 
     def _assemble(
@@ -369,4 +394,9 @@ class _StateFetch:
     def _why_missing(self, event_id: str) -> str:
         if event_id in self._admission.waiting:
             return "its auth events could not be had"
-        return self._refused.get(event_id, f"{self._server} named it and did not deliver it")
+        refusals = self._refused.get(event_id)
+        return (
+            "; ".join(refusals)
+            if refusals
+            else f"{self._server} named it and did not deliver it as an event of this room"
+        )

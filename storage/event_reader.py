@@ -96,14 +96,16 @@ def load_rejections(connection: Connection, event_ids: Collection[str]) -> dict[
     return {row.event_id: row.reason for row in rows}
 
 
-def load_state_entries(connection: Connection, event_ids: Collection[str]) -> dict[str, StateEntry]:
-    """What each known one of `event_ids` sets, without loading the events themselves."""
+def load_state_entries(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> dict[str, StateEntry]:
+    """What each of `event_ids` sets that is stored and of the room, without loading the events."""
     events, state, rejections = schema.events, schema.state_events, schema.rejections
     rows = connection.execute(
         select(events.c.event_id, state.c.type, state.c.state_key, rejections.c.reason)
         .outerjoin(state, state.c.event_id == events.c.event_id)
         .outerjoin(rejections, rejections.c.event_id == events.c.event_id)
-        .where(bulk.is_in(connection, events.c.event_id, event_ids))
+        .where(events.c.room_id == room_id, bulk.is_in(connection, events.c.event_id, event_ids))
     )
     return {
         event_id: StateEntry(

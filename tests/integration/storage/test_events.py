@@ -76,7 +76,9 @@ async def test_outliers_are_stored_once(database: Database, store, event, member
         assert min(orderings) >= 2
         assert events.find_known(connection, ["$join", "$unknown"]) == {"$join"}
         assert events.load_rejections(connection, ["$join", "$bad"]) == {"$bad": "not invited"}
-        entries = events.load_state_entries(connection, ["$join", "$bad", "$message", "$unknown"])
+        named = ["$join", "$bad", "$message", "$unknown"]
+        assert events.load_state_entries(connection, "!other:example.com", named) == {}
+        entries = events.load_state_entries(connection, "!room:example.com", named)
         assert entries == {
             "$join": (("m.room.member", "@alice:example.com"), False),
             "$bad": (("m.room.member", "@eve:example.com"), True),
