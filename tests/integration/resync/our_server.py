@@ -102,7 +102,7 @@ class OurServer:
         async with Worker.open(self.config) as worker:
             if silence is not None:
                 # Nothing but the real waits, up to ten minutes, is not real about it.
-                waits = Timeouts(connect=1.0, first_byte=silence, idle=silence)
+                waits = Timeouts(connect=1.0, first_byte=silence, idle=silence, rate_window=silence)
                 worker._fetcher.client._timeouts = ClientTimeouts(waits, waits)
             yield worker
 
