@@ -17,7 +17,7 @@ def test_a_batch_of_rooms_of_all_versions_is_resolved_as_in_process(spark, seed)
         assert applied(problem, changes) == state, problem.room_version
 
 
-@pytest.mark.parametrize("room_version", ["2", "6", "10", "11", "12"])
+@pytest.mark.parametrize("room_version", ALL_VERSIONS[1:])
 def test_a_room_in_parts_is_resolved_as_in_process(spark, room_version):
     problems, expected = random_batch(int(room_version), versions=[room_version], conflicts=4)
     resolver = SparkResolver(spark, large_room=1)
