@@ -8,6 +8,8 @@ SYNAPSE_VENV := .venv-synapse
 SYNAPSE_INSTALLED := $(SYNAPSE_VENV)/.installed
 SYNAPSE_REQUIREMENTS := tests/interop/requirements-synapse.txt
 TEST_PROCESSES ?= 2
+# Each starts JVMs of its own: `make test-spark` runs them.
+SLOW_SPARK := $(addprefix tests/integration/resync/spark/,test_session.py test_worker.py)
 
 .PHONY: install demo run test test-spark lint format bench interop clean
 
@@ -35,9 +37,9 @@ run: $(INSTALLED) resync.yaml
 	$(BIN)/resync --config resync.yaml worker
 
 test: $(INSTALLED)
-	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) tests/unit tests/integration
+	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) tests/unit tests/integration $(SLOW_SPARK:%=--ignore=%)
 
-# Executors in processes of their own; these take minutes and 4 GB of memory.
+# All of Spark, executors in processes of their own among it: minutes, and 4 GB of memory.
 test-spark: $(INSTALLED)
 	$(BIN)/pytest tests/integration/resync/spark tests/cluster
 
