@@ -10,7 +10,7 @@ missing events"; MSC3706 for the partial state fields under their old names.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,7 +32,14 @@ from federation.client_answers import (
 from federation.errors import InvalidResponse, UnknownRoomVersion
 from federation.room_versions import ROOM_VERSIONS
 from federation.signing import SigningKey
-from federation.streaming import ParserLimits, PduBatch, RawPdu, ResponseParser, parse_chunks
+from federation.streaming import (
+    ParserLimits,
+    PduBatch,
+    RawPdu,
+    ResponseParser,
+    parse_chunks,
+    unobserved,
+)
 from federation.transport import Timeouts, Transport, read_object
 from federation.x_matrix import authorization_header
 
@@ -196,11 +203,20 @@ class FederationClient:
         )
 
     async def state(
-        self, destination: str, room_id: str, event_id: str, *, batch_size: int = 1000
+        self,
+        destination: str,
+        room_id: str,
+        event_id: str,
+        *,
+        batch_size: int = 1000,
+        observe_parsing: Callable[[float], None] = unobserved,
     ) -> AsyncGenerator[PduBatch, None]:
         """The room's state before an event, and its auth chain, as they arrive.
 
         An asynchronous generator: whoever stops early closes it (`contextlib.aclosing`).
+
+        Args:
+            observe_parsing: see `federation.streaming.parse_chunks`.
 
         Yields:
             `(section, pdus)`, section being "pdus" for the state or "auth_chain". If it raises
@@ -210,7 +226,14 @@ class FederationClient:
             destination, self._limits.room_bytes, pdu_arrays=("pdus", "auth_chain")
         )
         target = _target("v1/state", room_id, query=[("event_id", event_id)])
-        batches = self._stream("GET", target, parser, self._timeouts.large, batch_size=batch_size)
+        batches = self._stream(
+            "GET",
+            target,
+            parser,
+            self._timeouts.large,
+            batch_size=batch_size,
+            observe_parsing=observe_parsing,
+        )
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
@@ -359,6 +382,7 @@ class FederationClient:
         content: Mapping[str, Any] | None = None,
         repeatable: bool | None = None,
         batch_size: int = 1000,
+        observe_parsing: Callable[[float], None] = unobserved,
     ) -> AsyncGenerator[PduBatch, None]:
         destination = parser.destination
         async with self._transport.request(
@@ -371,7 +395,9 @@ class FederationClient:
             repeatable=repeatable,
         ) as response:
             pieces = response.pieces(parser.limits.body_bytes)
-            batches = parse_chunks(parser, pieces, batch_size=batch_size)
+            batches = parse_chunks(
+                parser, pieces, batch_size=batch_size, observe_parsing=observe_parsing
+            )
             async with aclosing(pieces), aclosing(batches):
                 async for batch in batches:
                     yield batch

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
 from typing import Final
 
 from federation.response_parser import (
@@ -25,16 +26,28 @@ __all__ = [
     "RawPdu",
     "ResponseParser",
     "parse_chunks",
+    "unobserved",
 ]
 
 SLICE_BYTES: Final = 64 * 1024
 """How much of a body is parsed before other tasks get their turn: one to two milliseconds."""
 
 
+def unobserved(seconds: float) -> None:
+    """For callers who do not want to know how long parsing takes."""
+
+
 async def parse_chunks(
-    parser: ResponseParser, chunks: AsyncIterable[bytes], *, batch_size: int = 1000
+    parser: ResponseParser,
+    chunks: AsyncIterable[bytes],
+    *,
+    batch_size: int = 1000,
+    observe_parsing: Callable[[float], None] = unobserved,
 ) -> AsyncGenerator[PduBatch, None]:
     """Runs a whole body through `parser`, giving other tasks their turn every few milliseconds.
+
+    Args:
+        observe_parsing: told again and again how many seconds went into parsing.
 
     Yields:
         The events in batches of `batch_size` to `batch_size + STEP_ELEMENTS`; the last batch of
@@ -46,11 +59,15 @@ async def parse_chunks(
     collector = _Collector(batch_size)
     async for chunk in chunks:
         for piece in _slices(chunk):
+            started = time.perf_counter()
             parser.feed(piece)
             while (parsed := parser.parse()) is not None:
+                observe_parsing(time.perf_counter() - started)
                 for batch in collector.add(parsed):
                     yield batch
                 await asyncio.sleep(0)
+                started = time.perf_counter()
+            observe_parsing(time.perf_counter() - started)
     parser.close()
     while (parsed := parser.parse()) is not None:
         for batch in collector.add(parsed):

@@ -6,7 +6,8 @@ Run it as a script: `python -m tests.benchmarks resync [--members N ...] [--runs
 For each run a simulated federation with one room, a worker on an empty database and a sampler are
 started, each a process of its own. `wall` is from the request to join until the room is fully
 stated. The stages overlap: what they took adds up to more than `wall`. CPU seconds are those of the
-worker's own process, of its checking processes, of the simulator and of PostgreSQL.
+worker's own process, of its checking processes, of the simulator and of PostgreSQL. `fetch` is
+waiting for the answer of `/state`; `verify` and `store` include waiting for their turn.
 """
 
 from __future__ import annotations

@@ -106,6 +106,13 @@ async def test_a_killed_process_is_replaced(verifier: PduVerifier, pool: CheckPo
     assert len(checked.events) == 200
 
 
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 1_499, 1_501, 2_100])
+async def test_each_pdu_of_a_batch_is_checked(verifier: PduVerifier, count: int) -> None:
+    pdus = [message(number) for number in range(count)]
+    checked = await verifier.verify(pdus, room_version="10", room_id=ROOM)
+    assert [event.depth for event in checked.events] == list(range(count))
+
+
 async def test_keys_are_asked_for_once(verifier: PduVerifier, key_ring: AskedKeyRing) -> None:
     for start in (0, 10, 20):
         pdus = [message(number) for number in range(start, start + 10)]
