@@ -48,8 +48,8 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED)
-	$(BIN)/python -m tests.benchmarks
+bench: $(INSTALLED) $(SYNAPSE_INSTALLED)
+	SYNAPSE_PYTHON=$(CURDIR)/$(SYNAPSE_VENV)/bin/python $(BIN)/python -m tests.benchmarks
 
 interop: $(INSTALLED) $(SYNAPSE_INSTALLED)
 	SYNAPSE_PYTHON=$(CURDIR)/$(SYNAPSE_VENV)/bin/python $(BIN)/pytest tests/interop

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,9 @@ from federation.events import Event
 from federation.room_versions import get_room_version
 from resync.auth import check_auth_rules, select_auth_events
 from resync.state import IndexedState, resolve, resolve_deltas, v2
+from tests.histories import make_event
+from tests.interop.synapse_oracle import SynapseOracle
+from tests.interop.synapse_server import SynapseError, synapse_python
 
 State = dict[tuple[str, str], str]
 CREATOR = "@creator:example.org"
@@ -43,7 +47,7 @@ class Fork:
 
 
 class Room:
-    """A room that grows by one state event at a time. Event ids are numbers, not hashes."""
+    """A room that grows by one state event at a time, with real event ids."""
 
     def __init__(self, room_version: str) -> None:
         self.version = get_room_version(room_version)
@@ -53,31 +57,31 @@ class Room:
     def add(
         self, fork: Fork, sender: str, event_type: str, content: dict[str, Any], state_key: str
     ) -> Event:
-        event_id = f"$event{len(self.events):09}"
-        pdu = {
-            "type": event_type,
-            "sender": sender,
-            "content": content,
-            "state_key": state_key,
-            "depth": len(self.events),
-            "origin_server_ts": fork.timestamp,
-            "prev_events": [],
-        }
-        pdu["auth_events"] = select_auth_events(self.version, pdu, fork.state)  # type: ignore[arg-type]
-        if not (event_type == "m.room.create" and self.version.room_id_is_create_hash):
-            pdu["room_id"] = self.room_id
-        event = Event.from_pdu(pdu, self.version.identifier, event_id=event_id)
+        pdu = {"type": event_type, "sender": sender, "content": content, "state_key": state_key}
+        names_its_room = event_type == "m.room.create" and self.version.room_id_is_create_hash
+        event = make_event(
+            self.version.identifier,
+            "" if names_its_room else self.room_id,
+            sender,
+            event_type,
+            content,
+            state_key=state_key,
+            auth_events=select_auth_events(self.version, pdu, fork.state),  # type: ignore[arg-type]
+            prev_events=list(fork.state.values())[:1],
+            depth=len(self.events) + 1,
+            origin_server_ts=fork.timestamp,
+        )
         self.room_id = event.room_id
-        self.events[event_id] = event
+        self.events[event.event_id] = event
         fork.timestamp += 1
-        fork.state[event_type, state_key] = event_id
+        fork.state[event_type, state_key] = event.event_id
         return event
 
 
 def make_room(room_version: str, members: int) -> tuple[Room, Fork]:
     """A public room with `members` members, a creator and a moderator."""
     room, fork = Room(room_version), Fork({}, 1_000_000)
-    room.add(fork, CREATOR, "m.room.create", {"creator": CREATOR}, "")
+    room.add(fork, CREATOR, "m.room.create", create_content(room), "")
     room.add(fork, CREATOR, "m.room.member", {"membership": "join"}, CREATOR)
     room.add(fork, CREATOR, "m.room.power_levels", power_levels(room, 0), "")
     room.add(fork, CREATOR, "m.room.join_rules", {"join_rule": "public"}, "")
@@ -103,6 +107,10 @@ def make_branch(room: Room, trunk: Fork, members: int, side: int) -> Fork:
 
 def member(number: int) -> str:
     return f"@member{number}:server{number % 100}.example.org"
+
+
+def create_content(room: Room) -> dict[str, Any]:
+    return {"creator": CREATOR, "room_version": room.version.identifier}
 
 
 def power_levels(room: Room, change: int) -> dict[str, Any]:
@@ -161,7 +169,25 @@ def peak_memory(function: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-def bench(room_version: str, members: int, repeat: int) -> None:
+def compare_with_synapse(room: Room, states: list[State], repeat: int) -> None:
+    """The same resolution by Synapse, in its own environment, in turn with ours."""
+    version = room.version.identifier
+    with SynapseOracle() as synapse:
+        synapse.load_room(version, room.events.values())
+        ratios = []
+        for _ in range(repeat):
+            gc.collect()
+            start = time.perf_counter()
+            resolved = resolve(version, states, room.events)
+            ours = time.perf_counter() - start
+            (theirs,) = synapse.time_resolution(states, repeat=1)
+            ratios.append(theirs / ours)
+            print(f"    in turn: Synapse {theirs:.3f} s, ours {ours:.3f} s: {ratios[-1]:.1f} times")
+        same = synapse.resolve(states).state == resolved
+    print(f"    median {statistics.median(ratios):.1f} times as fast; results equal: {same}")
+
+
+def bench(room_version: str, members: int, repeat: int, *, compare: bool) -> None:
     room, trunk = make_room(room_version, members)
     single = Fork(dict(trunk.state), trunk.timestamp)
     room.add(single, CREATOR, "m.room.topic", {"topic": "one"}, "")
@@ -189,6 +215,8 @@ def bench(room_version: str, members: int, repeat: int) -> None:
     rest = total - sum(phases.values())
     print(f"    {'split of the states, and the rest':42} {rest:.3f} s  {rest / total:4.0%}")
     print(f"    peak memory {peak_memory(resolve_forks) / 2**20:.1f} MiB")
+    if compare:
+        compare_with_synapse(room, [left.state, right.state], repeat)
 
     states = [single.state, other.state]
     whole = best_of(lambda: resolve(room_version, states, events), repeat)
@@ -231,11 +259,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[1_000, 20_000, 200_000])
     parser.add_argument("--room-version", nargs="+", default=["10", "12"])
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--compare-at",
+        type=int,
+        default=20_000,
+        help="the size at which Synapse resolves the same states, if SYNAPSE_PYTHON has it",
+    )
     options = parser.parse_args(arguments)
+    try:
+        synapse_python()
+        has_synapse = True
+    except SynapseError as missing:
+        has_synapse = False
+        print(f"not compared with Synapse: {missing}")
     for room_version in options.room_version:
         bench_checks(room_version, 50_000)
         for members in options.members:
-            bench(room_version, members, options.repeat)
+            compare = has_synapse and members == options.compare_at
+            bench(room_version, members, options.repeat, compare=compare)
 
 
 if __name__ == "__main__":
