@@ -238,7 +238,7 @@ LIES_IN_SEND_JOIN: dict[str, tuple[Fault, str]] = {
     "truncated": (Truncate(0.5), ""),
     "cut short": (CutShort(0.5), ""),
     "not JSON": (Garbage(), "JSON"),
-    "too large": (Oversize(1 << 22), "larger"),
+    "too large": (Oversize(1 << 22), "longer"),
     "not an object": (Garbage(b"[]"), ""),
     "no state": (Lie(lies.remove_field("state")), "`state`"),
     "no auth chain": (Lie(lies.remove_field("auth_chain")), "`auth_chain`"),
