@@ -306,7 +306,7 @@ class Process:
         """The lines of its log about `event`."""
         return [line for line in self.log if line["event"] == event]
 
-    async def until_logged(self, event: str, count: int = 1, seconds: float = 30) -> None:
+    async def until_logged(self, event: str, count: int = 1, seconds: float = 60) -> None:
         """Waits until its log has `count` lines about `event`."""
 
         def enough() -> bool:
@@ -331,7 +331,7 @@ class Process:
         await self.process.wait()
 
 
-async def until(condition: Any, seconds: float = 30) -> None:
+async def until(condition: Any, seconds: float = 60) -> None:
     """Waits until `condition()` is true."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for is in other processes
