@@ -183,7 +183,8 @@ class KeyRing:
                 await self._ask_notary(notary, missing, known)
                 missing = _unsatisfied(missing, known)
         await self._ask_servers({server_name for server_name, _ in missing}, known)
-        for pair in wanted:
+        # Only what was not found: who looked into the store before it was found still searches.
+        for pair in _unsatisfied(wanted, known):
             self._searched.add(pair, self._clock(), "")
 
     async def _ask_notary(

@@ -321,6 +321,23 @@ async def test_many_servers_at_the_same_time_within_a_bound(federation: Federati
     assert federation.store.writes == 1
 
 
+async def test_a_key_found_while_the_store_is_read_is_not_taken_for_one_that_is_not_there(
+    federation: Federation,
+) -> None:
+    server = federation.add("a")
+    ring = federation.ring()
+    load_keys = federation.store.load_keys
+
+    async def load_slowly(pairs: Collection[KeyPair]) -> dict[KeyPair, StoredKey]:
+        known = await load_keys(pairs)
+        federation.store.load_keys = load_keys  # type: ignore[method-assign]
+        await ring.fetch({server.pair: NOW})
+        return known
+
+    federation.store.load_keys = load_slowly  # type: ignore[method-assign]
+    assert server.pair in await ring.fetch({server.pair: NOW})
+
+
 async def test_two_searches_ask_a_server_once(federation: Federation) -> None:
     far = federation.add("far")
     far.delay = 0.1
