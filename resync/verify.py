@@ -10,10 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
-import multiprocessing.connection
-import os
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +26,7 @@ from federation.events import Event
 from federation.keys import KeyRing
 from federation.redaction import redact
 from federation.room_versions import RoomVersion, get_room_version
+from resync import check_process
 from resync.admin.metrics import Metrics
 
 logger = structlog.get_logger(__name__)
@@ -41,8 +38,6 @@ SMALL_BATCH = 64
 """Up to this many PDUs a thread is faster than sending them to another process."""
 CHUNK = 1000
 """How many PDUs are sent to a process at a time, half as many more or fewer."""
-NICENESS = 5
-"""By how much the checking processes give way to the event loop, which has others waiting."""
 REMEMBERED_KEYS = 10_000
 
 
@@ -72,20 +67,6 @@ class CheckedPdus:
     event_ids: list[str | None] = field(default_factory=list)
 
 
-def _prepare_process() -> None:
-    """Prepares a process of the pool: it ignores Ctrl-C and ends when the worker is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(0)
-
-    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
-
-
 class CheckPool:
     """Processes that run `check_pdus`.
 
@@ -97,18 +78,18 @@ class CheckPool:
         """`processes`: how many; 0 means that everything is done in threads."""
         self._processes = processes
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["federation.checks"])
+        self._context.set_forkserver_preload(["federation.checks", check_process.__name__])
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor | None:
         if self._processes == 0:
             return None
         return ProcessPoolExecutor(
-            self._processes, mp_context=self._context, initializer=_prepare_process
+            self._processes, mp_context=self._context, initializer=check_process.prepare
         )
 
     async def warm_up(self) -> None:
-        """Starts the processes, which takes half a second, before there is something to check."""
+        """Starts the processes, which takes a while, before there is something to check."""
         if self._pool is not None:
             # A process is started for each call that finds no idle one, so none may be too short.
             waits = [self._submit(self._pool, time.sleep, 0.1) for _ in range(self._processes)]

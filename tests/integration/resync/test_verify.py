@@ -19,7 +19,8 @@ from federation.signing import SigningKey, generate_signing_key, sign_event
 from federation.tls import client_tls_context
 from federation.transport import Transport, open_transport
 from resync.admin.metrics import Metrics
-from resync.verify import NICENESS, CheckPool, PduVerifier
+from resync.check_process import NICENESS
+from resync.verify import CheckPool, PduVerifier
 from storage.database import Database
 from storage.keys import DatabaseKeyStore
 
