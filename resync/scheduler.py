@@ -132,6 +132,7 @@ class Scheduler:
         """Takes leases on up to `count` rooms that are due; returns their tokens."""
         now_ms = int(time.time() * 1000)
         claimed: dict[str, str] = {}
+        leases.forget_expired(connection, now_ms, self._lease_ttl_ms)
         # A Synapse beside us makes partial joins of its own.
         jobs.create_missing_jobs(connection, now_ms=now_ms)
         for room_id in jobs.load_due_rooms(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, exists, select, text, update
 
 from storage import bulk
 from storage.errors import LeaseLost
-from storage.schema import worker_locks
+from storage.schema import partial_state_rooms, worker_locks
 
 LOCK_NAME = "resync_room"
 
@@ -90,6 +90,21 @@ def renew_all(connection: Connection, tokens: Mapping[str, str], now_ms: int) ->
 def release(connection: Connection, key: str, token: str) -> None:
     """Give the lease on `key` up, if `token` still has it."""
     connection.execute(delete(worker_locks).where(_is(key), worker_locks.c.token == token))
+
+
+def forget_expired(connection: Connection, now_ms: int, ttl_ms: int = DEFAULT_TTL_MS) -> int:
+    """Remove expired leases on rooms that nobody will lease again; returns how many.
+
+    An instance that dies after the last of its work on a room and before `release` leaves one.
+    """
+    deleted = connection.execute(
+        delete(worker_locks).where(
+            worker_locks.c.lock_name == LOCK_NAME,
+            worker_locks.c.last_renewed_ts < now_ms - ttl_ms,
+            ~exists().where(partial_state_rooms.c.room_id == worker_locks.c.lock_key),
+        )
+    )
+    return deleted.rowcount
 
 
 def assert_held(connection: Connection, key: str, token: str) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import threading
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert
 
 from storage import leases
 from storage.database import Database
 from storage.errors import LeaseLost
+from storage.schema import partial_state_rooms, rooms
 
 KEY = "!room:example.com"
 TTL = 1000
@@ -93,3 +94,24 @@ async def test_takeover_waits_for_a_transaction_that_has_checked(
     finish.set()
     await batch
     assert await takeover
+
+
+async def test_what_a_dead_instance_left_on_a_room_that_is_done(database: Database) -> None:
+    def make_partial(connection: Connection) -> None:
+        connection.execute(insert(rooms).values(room_id="!partial:example.com"))
+        connection.execute(
+            insert(partial_state_rooms).values(
+                room_id="!partial:example.com", device_lists_stream_id=0, joined_via="example.com"
+            )
+        )
+
+    await database.run(make_partial)
+    for key, now in {"!partial:example.com": 0, "!done:example.com": 0, "!fresh:a": 500}.items():
+        await database.run(leases.acquire, key, "w", "token", now, TTL)
+    assert await database.run(leases.forget_expired, 1000, TTL) == 0
+    assert await database.run(leases.forget_expired, 1001, TTL) == 1
+    left = await database.run(
+        leases.holders, ["!partial:example.com", "!done:example.com", "!fresh:a"], 0, TTL
+    )
+    # A partially stated room's is taken over, not forgotten: its holder may only have been slow.
+    assert left.keys() == {"!partial:example.com", "!fresh:a"}
