@@ -20,7 +20,13 @@ from federation.canonical_json import (
     encode_strict,
     parse_noting_floats,
 )
-from federation.errors import FederationError, InvalidEvent, InvalidIdentifier, InvalidSignature
+from federation.errors import (
+    FederationError,
+    InvalidEvent,
+    InvalidIdentifier,
+    InvalidSignature,
+    UncheckableSignature,
+)
 from federation.event_format import check_format
 from federation.hashing import compute_event_id, essential_part, event_id_of_hash, hashed_content
 from federation.identifiers import check_server_name, shown
@@ -55,6 +61,8 @@ class Outcome(Enum):
     """Signed, but its content hash differs: use `federation.redaction.redact` of it."""
     DROPPED = "dropped"
     """Not an event of this room, malformed, or not signed: do not use it."""
+    UNCHECKABLE = "uncheckable"
+    """The key of its signature could not be had: do not use it for now."""
 
 
 class PduCheck(NamedTuple):
@@ -64,7 +72,7 @@ class PduCheck(NamedTuple):
         outcome: see `Outcome`.
         event_id: the event's id. Of a dropped PDU it is what it would be or claims to be, and
             None where it has none.
-        reason: why it was redacted or dropped; "" when accepted.
+        reason: why the outcome is not accepted; "" when it is.
     """
 
     outcome: Outcome
@@ -168,6 +176,8 @@ class _Checker:
                 return PduCheck(
                     Outcome.REDACTED, event_id, "the content hash does not match the content"
                 )
+        except UncheckableSignature as error:
+            return PduCheck(Outcome.UNCHECKABLE, event_id, str(error))
         except FederationError as error:
             return PduCheck(Outcome.DROPPED, self._claimed_event_id(pdu), str(error))
         except Exception as error:
@@ -225,6 +235,8 @@ class _Checker:
             of_server = signatures.get(server_name)
             if not of_server:
                 raise InvalidSignature(f"not signed by {shown(server_name)}")
+            if not any(key_id.startswith(_KEY_ID_PREFIX) for key_id in of_server):
+                raise InvalidSignature(f"not signed by {shown(server_name)} with {ALGORITHM}")
             verified = False
             for key_id, signature in of_server.items():
                 key = self._valid_key(server_name, key_id, pdu["origin_server_ts"])
@@ -236,7 +248,7 @@ class _Checker:
                     )
                 verified = True
             if not verified:
-                raise InvalidSignature(self._no_key(server_name, of_server))
+                raise UncheckableSignature(self._no_key(server_name, of_server))
 
     def _valid_key(self, server_name: str, key_id: str, timestamp: int) -> VerifyKey | None:
         key = self._keys.get((server_name, key_id))

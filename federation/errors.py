@@ -98,6 +98,10 @@ class InvalidSignature(FederationError):
     """A signature that is missing, malformed or wrong; the message names server and key."""
 
 
+class UncheckableSignature(InvalidSignature):
+    """A signature whose key could not be had, or not for the time of the event."""
+
+
 class InvalidSigningKey(FederationError):
     """A signing key file that cannot be used; the message names the file."""
 
@@ -108,3 +112,10 @@ class InvalidAddressRange(FederationError):
 
 class InvalidKeyResponse(FederationError):
     """Published keys that are malformed or not signed as they must be."""
+
+
+def is_outage(error: FederationError) -> bool:
+    """Whether an error says that the server itself is unwell, rather than that it said no."""
+    if isinstance(error, HttpError):
+        return error.status == 429 or error.status >= 500
+    return isinstance(error, TransportError)

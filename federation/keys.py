@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from federation.checks import VerifyKey
-from federation.errors import FederationError
+from federation.errors import FederationError, is_outage
 from federation.key_responses import KeyResponse, PublishedKey
 from federation.key_sources import KeyPair, Notary, ServerKeys, TrustedKeyServer
 from federation.transport import Transport
@@ -88,11 +88,20 @@ class FetchedKeys(dict[KeyPair, VerifyKey]):
 
     Attributes:
         failures: for each server of which a key is missing: why.
+        missing_for_now: servers of which a key is missing, or is not valid for long enough, that
+            somebody may give who could not be reached: a notary or, where there is no notary, the
+            server itself. A server that is gone while all notaries answer is not among them.
     """
 
-    def __init__(self, keys: Mapping[KeyPair, VerifyKey], failures: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        keys: Mapping[KeyPair, VerifyKey],
+        failures: Mapping[str, str],
+        missing_for_now: Collection[str] = (),
+    ) -> None:
         super().__init__(keys)
         self.failures = dict(failures)
+        self.missing_for_now = frozenset(missing_for_now)
 
 
 class KeyRing:
@@ -167,7 +176,11 @@ class KeyRing:
         for pair in wanted:
             if pair in known:
                 found[pair] = VerifyKey(known[pair].verify_key, known[pair].ts_valid_until_ms)
-        return FetchedKeys(found, self._reasons([pair for pair in wanted if pair not in found]))
+        return FetchedKeys(
+            found,
+            self._reasons([pair for pair in wanted if pair not in found]),
+            self._missing_for_now(_unsatisfied(wanted, known)),
+        )
 
     def forget_failures(self) -> None:
         """Lets the next `fetch` search again for what was not found."""
@@ -185,7 +198,7 @@ class KeyRing:
         await self._ask_servers({server_name for server_name, _ in missing}, known)
         # Only what was not found: who looked into the store before it was found still searches.
         for pair in _unsatisfied(wanted, known):
-            self._searched.add(pair, self._clock(), "")
+            self._searched.add(pair, self._clock())
 
     async def _ask_notary(
         self, notary: Notary, wanted: Mapping[KeyPair, int], known: dict[KeyPair, StoredKey]
@@ -196,7 +209,7 @@ class KeyRing:
         try:
             responses = await notary.fetch(wanted)
         except FederationError as error:
-            self._failed_notaries.add(notary.server_name, self._clock(), str(error))
+            self._failed_notaries.add(notary.server_name, self._clock(), error)
             return
         self._failed_notaries.remove(notary.server_name)
         await self._keep(responses, known, from_server=notary.server_name)
@@ -216,7 +229,7 @@ class KeyRing:
         try:
             response = await self._servers.fetch(server_name)
         except FederationError as error:
-            self._failed.add(server_name, self._clock(), str(error))
+            self._failed.add(server_name, self._clock(), error)
             return None
         self._failed.remove(server_name)
         return response
@@ -244,6 +257,13 @@ class KeyRing:
         if found:
             await self._store.store_keys(list(found.values()))
             known.update(found)
+
+    def _missing_for_now(self, unsatisfied: Iterable[KeyPair]) -> set[str]:
+        """See `FetchedKeys`."""
+        server_names = {server_name for server_name, _ in unsatisfied}
+        if not self._notaries:
+            return {name for name in server_names if self._failed.is_outage(name)}
+        return server_names if self._failed_notaries.has_outage() else set()
 
     def _reasons(self, absent: Iterable[KeyPair]) -> dict[str, str]:
         notaries = "".join(f"; notary {reason}" for reason in self._failed_notaries.reasons())
@@ -290,14 +310,14 @@ def _stored(
 
 
 class _Memory(Generic[Key]):
-    """What happened lately, by key: when, and a reason. The oldest is forgotten first."""
+    """What happened lately, by key: when, and why. The oldest is forgotten first."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._entries: OrderedDict[Key, tuple[float, str]] = OrderedDict()
+        self._entries: OrderedDict[Key, tuple[float, FederationError | None]] = OrderedDict()
 
-    def add(self, key: Key, moment: float, reason: str) -> None:
-        self._entries[key] = moment, reason
+    def add(self, key: Key, moment: float, error: FederationError | None = None) -> None:
+        self._entries[key] = moment, error
         self._entries.move_to_end(key)
         while len(self._entries) > self._size:
             self._entries.popitem(last=False)
@@ -314,7 +334,14 @@ class _Memory(Generic[Key]):
 
     def reason(self, key: Key) -> str:
         entry = self._entries.get(key)
-        return "" if entry is None else entry[1]
+        return "" if entry is None or entry[1] is None else str(entry[1])
 
     def reasons(self) -> list[str]:
-        return [reason for _, reason in self._entries.values()]
+        return [str(error) for _, error in self._entries.values()]
+
+    def is_outage(self, key: Key) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry[1] is not None and is_outage(entry[1])
+
+    def has_outage(self) -> bool:
+        return any(self.is_outage(key) for key in self._entries)

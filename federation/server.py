@@ -107,7 +107,7 @@ def key_response(
 async def matrix_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Gives every HTTP error the shape of a Matrix error."""
+    """Gives every HTTP error the shape of a Matrix error, defects of ours among them."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -121,6 +121,11 @@ async def matrix_errors(
         if "Allow" in error.headers:
             response.headers["Allow"] = error.headers["Allow"]
         return response
+    except Exception:
+        request.app.logger.exception("a request of another server failed here")
+        return web.json_response(
+            {"errcode": "M_UNKNOWN", "error": "This failed here; try again later"}, status=500
+        )
 
 
 _ERRCODES: Final = {404: "M_UNRECOGNIZED", 405: "M_UNRECOGNIZED", 413: "M_TOO_LARGE"}

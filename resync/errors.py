@@ -14,10 +14,15 @@ class ResyncError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerFailure:
-    """What one server answered, or that it did not."""
+    """What one server answered, or that it did not.
+
+    Attributes:
+        is_unknown: it answers about the room, and does not know what was asked for.
+    """
 
     server_name: str
     reason: str
+    is_unknown: bool = False
 
     def __str__(self) -> str:
         return f"{self.server_name}: {self.reason}"
@@ -39,6 +44,16 @@ class InvalidStateAnswer(FederationError):
 
 class IncompleteState(FederationError):
     """A server named far more state than it delivered; another server is asked."""
+
+
+class KeysMissingForNow(ResyncError):
+    """Events cannot be checked because somebody who may have the keys cannot be reached."""
+
+    def __init__(self, what: str, events: int, reason: str) -> None:
+        super().__init__(
+            f"the keys for {events} events of {what} cannot be had for now, for example: {reason}; "
+            "if that does not change soon, the room is finished without those events"
+        )
 
 
 class JoinFailed(ResyncError):

@@ -268,9 +268,7 @@ class Joiner:
         for dropped in checked.dropped:
             if dropped.event_id == own.event_id:
                 raise InvalidJoinAnswer(f"our join does not pass the checks: {dropped.reason}")
-            logger.warning(
-                "event dropped", server=server, event_id=dropped.event_id, reason=dropped.reason
-            )
+        checked.log_dropped(server)
         received = [event for event in checked.events if event.event_id != own.event_id]
         in_state = checked.event_ids[1 + len(answer.auth_chain) :]
         state_ids = [event_id for event_id in in_state if event_id not in (None, own.event_id)]
@@ -343,13 +341,13 @@ def _store_join(
     now_ms = int(time.time() * 1000)
     join = checked.join
     room_id = join.room_id
-    # A resync may have ended while the resident was answering.
-    _refuse_if_fully_stated(connection, room_id, join.sender)
-    already_partial = partial_state.load_partial_room(connection, room_id) is not None
     create = checked.state[CREATE]
     creator = next(v.event.sender for v in checked.verdicts if v.event.event_id == create)
     rooms.insert_room(connection, room_id, join.room_version.identifier, creator)
     rooms.lock_room(connection, room_id)
+    # Meanwhile a resync may have ended, or another user may have joined or left.
+    _refuse_if_fully_stated(connection, room_id, join.sender)
+    already_partial = partial_state.load_partial_room(connection, room_id) is not None
     events.insert_outliers(
         connection,
         [verdict.event for verdict in checked.verdicts],

@@ -33,7 +33,7 @@ async def resync_room(
     again.
 
     Raises:
-        NoServerAnswered: a state could not be had from any server.
+        NoServerAnswered, KeysMissingForNow: a state could not be had, or not be checked, for now.
         LeaseLost: another worker has the room.
     """
     while True:

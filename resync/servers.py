@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from federation.errors import FederationError, HttpError, TransportError
+from federation.errors import FederationError, HttpError, is_outage
 from resync.errors import NoServerAnswered, ServerFailure
 from storage import destinations
 from storage.database import Database
@@ -25,13 +25,6 @@ T = TypeVar("T")
 
 MAX_SERVERS_PER_ATTEMPT = 20
 """How many servers are asked for one thing before the room waits."""
-
-
-def is_outage(error: FederationError) -> bool:
-    """Whether an error says that the server itself is unwell, rather than that it said no."""
-    if isinstance(error, HttpError):
-        return error.status == 429 or error.status >= 500
-    return isinstance(error, TransportError)
 
 
 class ServerRotation:
@@ -95,7 +88,7 @@ class ServerRotation:
                 answer = await question(server)
             except FederationError as error:
                 logger.info("server could not answer", server=server, what=what, error=str(error))
-                failures.append(ServerFailure(server, str(error)))
+                failures.append(ServerFailure(server, str(error), _is_unknown(error)))
                 if is_outage(error):
                     await self._record_failure(server)
                 continue
@@ -107,6 +100,10 @@ class ServerRotation:
         await self._database.run(
             destinations.record_failure, server, now_ms=int(self._clock() * 1000)
         )
+
+
+def _is_unknown(error: FederationError) -> bool:
+    return isinstance(error, HttpError) and (error.status, error.errcode) == (404, "M_NOT_FOUND")
 
 
 def without(servers: Sequence[str], excluded: Collection[str]) -> list[str]:

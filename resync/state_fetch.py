@@ -17,13 +17,19 @@ import structlog
 from sqlalchemy import Connection
 
 from federation.client import FederationClient, RawPdu
-from federation.errors import FederationError, InvalidResponse, TransportError
+from federation.errors import FederationError, InvalidResponse, TransportError, is_outage
 from federation.events import StateKey
 from resync.admin.metrics import Metrics
-from resync.errors import IncompleteState, InvalidStateAnswer, ServerFailure
+from resync.errors import (
+    IncompleteState,
+    InvalidStateAnswer,
+    KeysMissingForNow,
+    ServerFailure,
+)
 from resync.outliers import OutlierAdmission
+from resync.patience import Patience, no_patience
 from resync.progress import Phase
-from resync.servers import ServerRotation, is_outage
+from resync.servers import ServerRotation
 from resync.verify import CheckedPdus, PduVerifier
 from storage import events as event_store
 from storage.database import Database
@@ -79,6 +85,7 @@ class RoomToFetch:
         stored: ids of events that earlier fetches found to be stored, or stored themselves.
         entries: what the state events among them set, so that a state which is much like those
             before costs no more than what differs.
+        patience: for events that may pass the checks in a later attempt; none unless given.
     """
 
     room_id: str
@@ -86,6 +93,7 @@ class RoomToFetch:
     servers: ServerRotation
     stored: set[str] = field(default_factory=set)
     entries: dict[str, event_store.StateEntry] = field(default_factory=dict)
+    patience: Patience = field(default_factory=no_patience)
 
 
 class StateFetcher:
@@ -114,6 +122,7 @@ class StateFetcher:
 
         Raises:
             NoServerAnswered: no server could; the room is tried again later.
+            KeysMissingForNow: they could, but some of it cannot be checked yet.
         """
         return await room.servers.ask(
             f"the state at {event_id}",
@@ -164,6 +173,8 @@ class _StateFetch:
         self._admission = fetcher.new_admission()
         self._missing: set[str] = set()
         self._refused: dict[str, dict[str, None]] = {}
+        self._uncheckable: set[str] = set()
+        self._may_pass_later: dict[str, str] = {}
         self._to_fetch = 0
         self._fetched = 0
 
@@ -187,6 +198,7 @@ class _StateFetch:
             await self._fetch_whole_state()
         await self._fetch_single_events()
         await self._fetch_missing_auth_events()
+        self._insist_on_keys()
         return await self._fetcher.database.read(self._state_from, answer.state)
 
     def _find_missing(
@@ -249,9 +261,10 @@ class _StateFetch:
                 group.create_task(parse(group))
                 group.create_task(decide())
                 group.create_task(store())
-        except* FederationError as failed:
-            # What has arrived is stored; the next server is asked for the rest only.
-            await self._admission.store()
+        except ExceptionGroup as failed:
+            if isinstance(failed.exceptions[0], FederationError):
+                # What has arrived is stored; the next server is asked for the rest only.
+                await self._admission.store()
             raise failed.exceptions[0] from None
         await self._admission.store()
 
@@ -268,11 +281,15 @@ class _StateFetch:
         for dropped in checked.dropped:
             if dropped.event_id is not None:
                 self._refuse(dropped.event_id, server, dropped.reason)
-            logger.warning(
-                "event dropped", server=server, event_id=dropped.event_id, reason=dropped.reason
-            )
+                if dropped.is_uncheckable:
+                    self._uncheckable.add(dropped.event_id)
+                if dropped.may_pass_later:
+                    self._may_pass_later[dropped.event_id] = dropped.reason
+        checked.log_dropped(server)
         wanted = [event for event in checked.events if event.event_id in self._missing]
         self._missing.difference_update(event.event_id for event in wanted)
+        # Other servers have the same signatures.
+        self._missing -= self._uncheckable
         self._fetched += await self._admission.decide(wanted)
         self._report(Phase.FETCH, self._fetched, self._to_fetch)
 
@@ -289,7 +306,11 @@ class _StateFetch:
             IncompleteState: too much is missing, or no server answered about some of it, so that
                 nothing can be given up yet.
         """
+        if len(self._missing) > MAX_SINGLE_EVENTS and not self._room.patience.is_left:
+            # Others had their chance to deliver them better.
+            self._missing.difference_update(self._refused)
         if len(self._missing) > MAX_SINGLE_EVENTS:
+            self._room.patience.spend()
             raise IncompleteState(
                 f"{len(self._missing)} of the {self._to_fetch} events that {self._server} named "
                 f"for the state at {self._event_id} were not delivered or did not pass the checks"
@@ -348,12 +369,25 @@ class _StateFetch:
         """Fetches auth events that the answer left out, and theirs, until none is wanted."""
         asked: set[str] = set()
         for _ in range(MAX_AUTH_ROUNDS):
-            wanted = self._admission.missing() - asked
+            wanted = self._admission.missing() - asked - self._uncheckable
             if not wanted:
                 return
             asked |= wanted
             self._missing = wanted
             await self._fetch_single_events()
+
+    def _insist_on_keys(self) -> None:
+        """
+        Raises:
+            KeysMissingForNow: the room has patience left for events that may pass later.
+        """
+        if self._may_pass_later and self._room.patience.is_left:
+            self._room.patience.spend()
+            raise KeysMissingForNow(
+                f"the state at {self._event_id}",
+                len(self._may_pass_later),
+                next(iter(self._may_pass_later.values())),
+            )
 
     def _state_from(self, connection: Connection, state_ids: Sequence[str]) -> FetchedState:
         """The state that `state_ids` and the event itself make up."""

@@ -12,11 +12,11 @@ import math
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from typing import ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 import structlog
 
@@ -26,6 +26,7 @@ from federation.events import Event
 from federation.keys import KeyRing
 from federation.redaction import redact
 from federation.room_versions import RoomVersion, get_room_version
+from federation.signing import required_signers_of
 from resync import check_process
 from resync.admin.metrics import Metrics
 
@@ -43,10 +44,17 @@ REMEMBERED_KEYS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DroppedPdu:
-    """A PDU that failed check 1 or 2."""
+    """A PDU that failed check 1 or 2.
+
+    Attributes:
+        is_uncheckable: nothing is wrong with it, but the key of its signature could not be had.
+        may_pass_later: somebody who may have the key could not be reached.
+    """
 
     event_id: str | None
     reason: str
+    is_uncheckable: bool = False
+    may_pass_later: bool = False
 
 
 @dataclass(slots=True)
@@ -65,6 +73,17 @@ class CheckedPdus:
     redacted: set[str] = field(default_factory=set)
     dropped: list[DroppedPdu] = field(default_factory=list)
     event_ids: list[str | None] = field(default_factory=list)
+
+    def log_dropped(self, server: str) -> None:
+        """Logs, in one line however many there are, what `server` sent that was dropped."""
+        if self.dropped:
+            logger.warning(
+                "events dropped",
+                server=server,
+                count=len(self.dropped),
+                first=self.dropped[0].event_id,
+                reason=self.dropped[0].reason,
+            )
 
 
 class CheckPool:
@@ -201,7 +220,7 @@ class PduVerifier:
             needed = await asyncio.to_thread(keys_needed, [raw.pdu for raw in pdus], version)
             keys = await self._keys.fetch(needed)
             checks = await self._large.check(
-                [raw.json_text for raw in pdus], room_version, room_id, keys, report=report
+                [raw.json_text for raw in pdus], room_version, room_id, keys.found, report=report
             )
         if checks is None:
             return [
@@ -211,7 +230,9 @@ class PduVerifier:
         results, start = [], 0
         for batch in batches:
             of_batch = checks[start : start + len(batch)]
-            results.append(await asyncio.to_thread(self._collect, batch, of_batch, version))
+            results.append(
+                await asyncio.to_thread(self._collect, batch, of_batch, version, keys.late)
+            )
             start += len(batch)
         return results
 
@@ -234,22 +255,32 @@ class PduVerifier:
                     [raw.json_text for raw in pdus[start : start + size]],
                     room_version,
                     room_id,
-                    keys,
+                    keys.found,
                 )
                 for start in range(0, len(pdus), size)
             )
         )
         checks = [check for chunk in chunks for check in chunk]
-        return await asyncio.to_thread(self._collect, pdus, checks, version)
+        return await asyncio.to_thread(self._collect, pdus, checks, version, keys.late)
 
     def _collect(
-        self, pdus: Sequence[RawPdu], checks: Sequence[PduCheck], version: RoomVersion
+        self,
+        pdus: Sequence[RawPdu],
+        checks: Sequence[PduCheck],
+        version: RoomVersion,
+        late: Collection[str],
     ) -> CheckedPdus:
+        """`late`: servers whose keys may be had later."""
         checked = CheckedPdus()
         seen: set[str] = set()
         for raw, check in zip(pdus, checks, strict=True):
             if check.outcome is Outcome.DROPPED:
                 checked.dropped.append(DroppedPdu(check.event_id, check.reason))
+                checked.event_ids.append(None)
+                continue
+            if check.outcome is Outcome.UNCHECKABLE:
+                may_pass = not required_signers_of(raw.pdu, version).isdisjoint(late)
+                checked.dropped.append(DroppedPdu(check.event_id, check.reason, True, may_pass))
                 checked.event_ids.append(None)
                 continue
             assert check.event_id is not None
@@ -275,6 +306,13 @@ class PduVerifier:
             self._metrics.events_checked(outcome.value, count)
 
 
+class _Keys(NamedTuple):
+    """Keys for a batch, and the servers of which others may be had later."""
+
+    found: Mapping[tuple[str, str], VerifyKey]
+    late: Collection[str]
+
+
 class _RecentKeys:
     """A key ring that remembers what it gave, so that the batches of a room ask it once."""
 
@@ -282,10 +320,9 @@ class _RecentKeys:
         self._key_ring = key_ring
         self._known: dict[tuple[str, str], VerifyKey] = {}
 
-    async def fetch(
-        self, needed: Mapping[tuple[str, str], int]
-    ) -> Mapping[tuple[str, str], VerifyKey]:
+    async def fetch(self, needed: Mapping[tuple[str, str], int]) -> _Keys:
         """See `KeyRing.fetch`."""
+        late: Collection[str] = ()
         found = {
             pair: key
             for pair, until in needed.items()
@@ -298,4 +335,5 @@ class _RecentKeys:
                 self._known.clear()
             self._known |= fetched
             found |= fetched
-        return found
+            late = fetched.missing_for_now
+        return _Keys(found, late)

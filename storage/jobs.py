@@ -138,6 +138,21 @@ def record_failure(
     )
 
 
+def record_uncheckable_attempt(connection: Connection, room_id: str) -> None:
+    """Note that an attempt failed for events that may pass the checks in a later one."""
+    connection.execute(
+        update(resync_jobs)
+        .where(resync_jobs.c.room_id == room_id)
+        .values(uncheckable_attempts=resync_jobs.c.uncheckable_attempts + 1)
+    )
+
+
+def load_uncheckable_attempts(connection: Connection, room_id: str) -> int:
+    """How many attempts `record_uncheckable_attempt` has noted."""
+    query = select(resync_jobs.c.uncheckable_attempts).where(resync_jobs.c.room_id == room_id)
+    return connection.scalar(query) or 0
+
+
 def record_given_up(connection: Connection, room_id: str, given_up: Mapping[str, str]) -> None:
     """Note what no server delivered, as event id to reason, beside what was noted before."""
     if not given_up:
@@ -301,7 +316,7 @@ def _create_jobs(connection: Connection, condition: str, parameters: Mapping[str
             " created_ts = excluded.created_ts, updated_ts = excluded.updated_ts,"
             " completed_ts = NULL, attempts = 0, next_attempt_ts = excluded.next_attempt_ts,"
             " last_error = NULL, last_error_server = NULL, phase = NULL, done = 0, total = NULL,"
-            " given_up = '[]'"
+            " given_up = '[]', uncheckable_attempts = 0"
             " WHERE resync_jobs.completed_ts IS NOT NULL"
         ),
         dict(parameters),

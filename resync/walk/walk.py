@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from resync.admin.metrics import Metrics
-from resync.errors import NoServerAnswered
+from resync.errors import NoServerAnswered, ResyncError
 from resync.progress import Phase
 from resync.room_writer import RoomWriter
 from resync.state.batch import Resolver
@@ -24,7 +24,7 @@ from resync.walk.graph import WalkOrder, external_prev_events
 from resync.walk.recheck import Rechecked, recheck_batch
 from resync.walk.states import RoomState, RoomStates
 from resync.walk.verdict_cache import VerdictCache
-from storage import partial_state, state_groups
+from storage import current_state, partial_state, state_groups
 from storage.database import Database
 from storage.partial_state import PartialEvent
 
@@ -82,13 +82,15 @@ class Walk:
         """Walks every event that is partial now.
 
         Raises:
-            NoServerAnswered: a state could not be had. Whatever did not need it is committed.
+            ResyncError: a state could not be had. Whatever did not need it is committed.
         """
         events = await self._database.read(partial_state.load_partial_graph, self._room.room_id)
         self._total = len(events)
         self._partial_ids = {event.event_id for event in events}
         parents = external_prev_events(events)
-        groups = await self._database.read(state_groups.load_event_state_groups, parents)
+        groups = await self._database.read(
+            state_groups.load_event_state_groups, parents, room_id=self._room.room_id
+        )
         await self._adopt_stored(groups)
         order = WalkOrder(events, parents - groups.keys())
         logger.info("walking", partial_events=len(events), gaps=len(parents - groups.keys()))
@@ -104,8 +106,10 @@ class Walk:
                     if filled is not None:
                         await self._adopt_fetched(*filled)
                         order.fill(filled[0])
-                elif gaps.failure is not None:
-                    raise gaps.failure
+                elif gaps.failures:
+                    for gap in await self._give_up_gaps(gaps.failures, events):
+                        order.fill(gap)
+                    gaps.failures.clear()
                 else:
                     for event_id in order.break_cycle():
                         await self._adopt_fetched(event_id, await self._fetch_gap(event_id))
@@ -147,6 +151,35 @@ class Walk:
             elif verdict.rejection is None:
                 state.setdefault(verdict.event.key, named_id)
         return self._result.states.adopt(state, event_id)
+
+    async def _give_up_gaps(
+        self, failures: Mapping[str, ResyncError], events: Sequence[PartialEvent]
+    ) -> list[str]:
+        """The gaps, once it is time to go on without the states at them.
+
+        A stranger may name parents that do not exist, and the room must not stay partial because
+        of that. Its event is then judged by the parents that are known; without any it is
+        rejected. The parents of what makes our users members are never given up.
+
+        Raises:
+            ResyncError: somebody may still have them, the first of `failures`.
+        """
+        patience = self._room.patience
+        unknown = all(
+            isinstance(error, NoServerAnswered) and any(f.is_unknown for f in error.failures)
+            for error in failures.values()
+        )
+        if unknown:
+            patience.spend()
+        ours = await self._database.read(
+            current_state.find_local_memberships, self._room.room_id, self._partial_ids
+        )
+        needed = {i for event in events if event.event_id in ours for i in event.prev_event_ids}
+        if not unknown or patience.is_left_for_parents or not needed.isdisjoint(failures):
+            raise next(iter(failures.values()))
+        self._result.given_up |= {gap: str(error) for gap, error in failures.items()}
+        logger.warning("unknown parents given up", given_up=list(failures)[:10])
+        return list(failures)
 
     async def _walk_batch(self, event_ids: Sequence[str]) -> None:
         with self._metrics.stage("resolve"):
@@ -200,8 +233,8 @@ class _GapFetches:
         self._driver: asyncio.Task[None] | None = None
         self.pending = len(self._gaps)
         """How many states have not been handed out."""
-        self.failure: NoServerAnswered | None = None
-        """The last failure to fetch one, if any."""
+        self.failures: dict[str, ResyncError] = {}
+        """The states that could not be fetched, and why."""
 
     async def __aenter__(self) -> _GapFetches:
         self._driver = asyncio.create_task(self._drive())
@@ -234,12 +267,12 @@ class _GapFetches:
     async def next(self) -> tuple[str, FetchedState] | None:
         """The next state that was fetched; None if fetching one failed for now.
 
-        A failure is kept in `failure` while others go on; anything but NoServerAnswered is raised.
+        A failure is kept in `failures` while others go on; anything but a ResyncError is raised.
         """
         gap, outcome = await self._done.get()
         self.pending -= 1
-        if isinstance(outcome, NoServerAnswered):
-            self.failure = outcome
+        if isinstance(outcome, ResyncError):
+            self.failures[gap] = outcome
             return None
         if isinstance(outcome, BaseException):
             raise outcome

@@ -305,6 +305,44 @@ async def test_failures_can_be_forgotten(federation: Federation) -> None:
     assert set(await ring.fetch({far.pair: NOW})) == {far.pair}
 
 
+async def test_what_may_be_had_later_without_a_notary(federation: Federation) -> None:
+    away, liar, far = (federation.add(label) for label in ("away", "liar", "far"))
+    away.status = 503
+    liar.answer = key_response(far.name, [liar.key], {}, NOW)
+    unpublished = far.name, "ed25519:other"
+    ring = federation.ring()
+    for _ in range(2):
+        # Also when it is only remembered.
+        keys = await ring.fetch(dict.fromkeys([away.pair, liar.pair, far.pair, unpublished], NOW))
+        assert keys.missing_for_now == {away.name}
+
+
+async def test_what_may_be_had_later_from_a_notary(federation: Federation) -> None:
+    notary, second, gone = (federation.add(label) for label in ("notary", "second", "gone"))
+    gone.status = 503
+    ring = federation.ring(notary.name, second.name)
+    # Nobody has it, and nobody is away who might.
+    assert (await ring.fetch({gone.pair: NOW})).missing_for_now == set()
+    ring.forget_failures()
+    notary.status = 503
+    assert (await ring.fetch({gone.pair: NOW})).missing_for_now == {gone.name}
+    ring.forget_failures()
+    notary.status = 403
+    assert (await ring.fetch({gone.pair: NOW})).missing_for_now == set()
+
+
+async def test_a_key_that_is_known_for_too_short_a_time_may_be_had_later(
+    federation: Federation,
+) -> None:
+    far = federation.add("far")
+    ring = federation.ring()
+    assert (await ring.fetch({far.pair: NOW})).missing_for_now == set()
+    far.status = 503
+    keys = await ring.fetch({far.pair: NOW + 100 * DAY})
+    assert set(keys) == {far.pair}
+    assert keys.missing_for_now == {far.name}
+
+
 # -- many servers
 
 

@@ -22,6 +22,8 @@ from federation.simulator import (
     lies,
 )
 from federation.simulator.faults import CutShort, Fault, Garbage, Oversize, Trickle, Truncate
+from resync.patience import ATTEMPTS
+from resync.state_fetch import MAX_SINGLE_EVENTS
 from tests.integration.resync.our_server import ALICE, OurServer, State, as_plain
 from tests.integration.resync.truth import check_truth
 
@@ -58,6 +60,16 @@ def lie_about(resident: Resident, event: BuiltEvent, lie: Callable[[str], Tell])
 
 def given_up(ours: OurServer, room: RoomBuilder) -> dict[str, str]:
     return dict(ours.job(room)["given_up"])
+
+
+async def finish(ours: OurServer, room: RoomBuilder) -> None:
+    """Tries until events that may pass the checks later are given up."""
+    for attempt in range(ATTEMPTS):
+        await ours.resync()
+        assert ours.job(room)["attempts"] == attempt + 1
+        assert "cannot be had for now" in ours.job(room)["last_error"]
+        await ours.run("trigger", room.room_id)
+    await ours.resync()
 
 
 def check_given_up(
@@ -540,7 +552,7 @@ async def test_keys_that_nobody_has_are_a_reason_that_is_shown(
     (gone,) = simulated.unreachable
     joined = await ours.join(room)
 
-    await ours.resync()
+    await finish(ours, room)
 
     expected: State = {
         key: event_id
@@ -553,11 +565,6 @@ async def test_keys_that_nobody_has_are_a_reason_that_is_shown(
     assert all(gone in reason and "ed25519:" in reason for reason in shown.values())
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="more than MAX_SINGLE_EVENTS events that are delivered and cannot be checked, because"
-    " nobody has the key, keep a room partial for ever",
-)
 async def test_many_members_of_a_server_whose_keys_nobody_has(
     simulated: SimulatedFederation, sqlite_url: str, make_ours: Callable[..., OurServer]
 ) -> None:
@@ -566,10 +573,55 @@ async def test_many_members_of_a_server_whose_keys_nobody_has(
     room = simulated.create_room("10", members=3300, mix=ALL_JOINED)
     await ours.join(room)
 
-    await ours.resync()
+    await finish(ours, room)
 
     assert ours.partial_rows() == [], ours.job(room)["last_error"]
     assert len(given_up(ours, room)) == 1100
+
+
+async def test_more_bad_events_than_are_asked_for_one_by_one(
+    simulated: SimulatedFederation, ours_on_sqlite: OurServer
+) -> None:
+    """First others are asked for all of them, some attempts long; then the room is finished."""
+    room = simulated.create_room("10", members=2500, mix=ALL_JOINED)
+    joined = await ours_on_sqlite.join(room)
+    for resident in simulated.residents:
+        resident.faults.lie("state", lies.bad_signatures("pdus", MAX_SINGLE_EVENTS + 100))
+
+    for _ in range(ATTEMPTS):
+        await ours_on_sqlite.resync()
+        assert "did not pass the checks" in ours_on_sqlite.job(room)["last_error"]
+        await ours_on_sqlite.run("trigger", room.room_id)
+    for resident in simulated.residents:
+        assert resident.requests.count("state") == ATTEMPTS
+    await ours_on_sqlite.resync()
+
+    assert ours_on_sqlite.partial_rows() == []
+    lost = given_up(ours_on_sqlite, room)
+    # All but the few that came with the join.
+    assert MAX_SINGLE_EVENTS < len(lost) <= MAX_SINGLE_EVENTS + 100
+    assert all("signature" in reason for reason in lost.values())
+    whole = as_plain(room.state_after(joined.join_event_id))
+    expected = {key: event_id for key, event_id in whole.items() if event_id not in lost}
+    assert ours_on_sqlite.current_state(room) == expected
+
+
+async def test_a_server_that_is_gone_does_not_hold_a_room_up_when_a_notary_answers(
+    simulated: SimulatedFederation, ours_on_sqlite: OurServer
+) -> None:
+    room = simulated.create_room("10", members=9, mix=ALL_JOINED)
+    (gone,) = simulated.unreachable
+    await ours_on_sqlite.join(room)
+    for resident in simulated.residents:
+        # An answer, without the keys that are asked for.
+        resident.faults.lie("query_keys", lies.only("server_keys", 0))
+
+    await ours_on_sqlite.resync()
+
+    assert ours_on_sqlite.partial_rows() == []
+    lost = given_up(ours_on_sqlite, room)
+    assert len(lost) == 3
+    assert all(gone in reason for reason in lost.values())
 
 
 # -- events that are stored and must not do harm -------------------------------------------------

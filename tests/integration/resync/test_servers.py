@@ -153,7 +153,8 @@ async def test_a_trigger_from_the_command_line_reaches_a_running_worker(
 
     async with at_work(patient):
         await until(lambda: patient.job(room)["attempts"] == 1)
-        await simulated.residents[0].come_back()
+        for resident in simulated.residents:
+            await resident.come_back()
         assert "due now" in await patient.run("trigger", room.room_id)
         await until(lambda: is_complete(patient), seconds=60)
 
@@ -251,11 +252,6 @@ async def test_every_server_has_its_chance_when_there_are_many(
         check_truth(ours, room, joined.join_event_id, [])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="events whose keys cannot be had for now are given up for good: a notary that is away"
-    " for a minute costs the room all members of servers that are gone",
-)
 async def test_a_notary_that_is_away_for_now_costs_no_members(
     simulated: SimulatedFederation, sqlite_url: str, make_ours: Callable[..., OurServer]
 ) -> None:
