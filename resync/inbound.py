@@ -9,8 +9,9 @@ MSC3895; faster joins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import structlog
 from sqlalchemy import Connection
 
 from federation.canonical_json import parse_json
@@ -23,14 +24,19 @@ from federation.inbound import (
     unable_due_to_partial_state,
 )
 from resync.receive import TransactionReceiver
-from storage import current_state, history, partial_state, rooms, state_groups
+from storage import current_state, events, history, partial_state, rooms, state_groups
 from storage.bulk import is_storable
 from storage.database import Database
+from storage.errors import StorageError
 from storage.history import HistoricEvent
+
+logger = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SERVER_ACL = StateKey("m.room.server_acl", "")
 HISTORY_VISIBILITY = StateKey("m.room.history_visibility", "")
-MEMBER = "m.room.member"
 
 
 class InboundAnswers:
@@ -51,7 +57,11 @@ class InboundAnswers:
     async def receive(self, origin: str, transaction: Transaction) -> str:
         """Takes a transaction."""
         answer = await self._transactions.receive(origin, transaction)
-        await self._sender_is_back(origin)
+        try:
+            await self._sender_is_back(origin)
+        except StorageError as error:
+            # Its events are staged: whether we have some for it is found out later as well.
+            logger.error("cannot look for what a server missed", origin=origin, error=str(error))
         return answer
 
     async def event(self, origin: str, event_id: str) -> str:
@@ -60,7 +70,7 @@ class InboundAnswers:
         Raises:
             RequestRefused: 404 or 403.
         """
-        return await self._database.read(_event, origin, event_id)
+        return await self._read(_event, origin, event_id)
 
     async def missing_events(
         self, origin: str, room_id: str, query: MissingEventsQuery
@@ -79,7 +89,7 @@ class InboundAnswers:
             )
             return [event.json for event in reversed(viewer.visible(found))]
 
-        return await self._database.read(load)
+        return await self._read(load)
 
     async def backfill(
         self, origin: str, room_id: str, start: Sequence[str], limit: int
@@ -92,11 +102,24 @@ class InboundAnswers:
             found += history.load_before(connection, room_id, start, excluded=(), limit=limit)
             return [event.json for event in viewer.visible(found[:limit])]
 
-        return await self._database.read(load)
+        return await self._read(load)
 
     async def refuse(self, origin: str, room_id: str) -> RequestRefused:
         """Why a request that needs the full state of a room is not answered."""
-        return await self._database.read(_refuse, origin, room_id)
+        return await self._read(_refuse, origin, room_id)
+
+    async def _read(
+        self, function: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """
+        Raises:
+            RequestRefused: 503, the database does not answer, or as `function` raises it.
+        """
+        try:
+            return await self._database.read(function, *args, **kwargs)
+        except StorageError as error:
+            logger.error("a request could not be answered", error=str(error))
+            raise RequestRefused(503, "M_UNKNOWN", "The database does not answer") from None
 
 
 class _Viewer:
@@ -106,10 +129,8 @@ class _Viewer:
         """Raises RequestRefused: 404, the room is unknown; 403, the server is not in it."""
         if not is_storable(room_id) or rooms.load_room_version(connection, room_id) is None:
             raise RequestRefused(404, "M_NOT_FOUND", "This server does not know the room")
-        state = current_state.load_entries(connection, room_id, [SERVER_ACL, HISTORY_VISIBILITY])
-        contents = {key: _content(connection, event_id) for key, event_id in state.items()}
-        if not is_allowed_by_acl(server, contents.get(SERVER_ACL)):
-            raise RequestRefused(403, "M_FORBIDDEN", "The room's server ACL denies this server")
+        contents = _load_contents(connection, room_id, [SERVER_ACL, HISTORY_VISIBILITY])
+        _check_acl(server, contents.get(SERVER_ACL))
         self._named_by_join = history.is_partial_server(connection, room_id, server)
         if not self._named_by_join and not history.has_member(connection, room_id, server):
             raise RequestRefused(403, "M_FORBIDDEN", "This server is not in the room")
@@ -128,28 +149,14 @@ class _Viewer:
             return list(events)
         full = [event.event_id for event in events if not event.partial]
         groups = state_groups.load_event_state_groups(self._connection, full)
-        inside = {group: self._has_member(group) for group in set(groups.values())}
+        inside = state_groups.find_with_member(
+            self._connection, set(groups.values()), self._server, ("join", "invite")
+        )
         return [
             event
             for event in events
-            if (
-                self._named_by_join
-                if event.partial
-                else event.event_id in groups and inside[groups[event.event_id]]
-            )
+            if (self._named_by_join if event.partial else groups.get(event.event_id) in inside)
         ]
-
-    def _has_member(self, group: int) -> bool:
-        state = state_groups.load_state(self._connection, group)
-        members = [
-            event_id
-            for key, event_id in state.items()
-            if key[0] == MEMBER and key[1].partition(":")[2] == self._server
-        ]
-        return any(
-            _content(self._connection, event_id).get("membership") in ("join", "invite")
-            for event_id in members
-        )
 
 
 def _event(connection: Connection, origin: str, event_id: str) -> str:
@@ -167,6 +174,7 @@ def _event(connection: Connection, origin: str, event_id: str) -> str:
 def _refuse(connection: Connection, origin: str, room_id: str) -> RequestRefused:
     if not is_storable(room_id) or rooms.load_room_version(connection, room_id) is None:
         return RequestRefused(404, "M_NOT_FOUND", "This server does not know the room")
+    _check_acl(origin, _load_contents(connection, room_id, [SERVER_ACL]).get(SERVER_ACL))
     if partial_state.load_partial_room(connection, room_id) is not None:
         return unable_due_to_partial_state()
     return RequestRefused(
@@ -174,9 +182,18 @@ def _refuse(connection: Connection, origin: str, room_id: str) -> RequestRefused
     )
 
 
-def _content(connection: Connection, event_id: str) -> Mapping[str, Any]:
-    event = history.load_event(connection, event_id)
-    if event is None:
-        return {}
-    content = parse_json(event.json).get("content")
-    return content if isinstance(content, dict) else {}
+def _load_contents(
+    connection: Connection, room_id: str, keys: Sequence[StateKey]
+) -> dict[StateKey, Mapping[str, Any]]:
+    """The contents of entries of the current state; what is not there is left out."""
+    state = current_state.load_entries(connection, room_id, keys)
+    loaded = events.load_events(connection, list(state.values()))
+    return {
+        key: loaded[event_id].event.content for key, event_id in state.items() if event_id in loaded
+    }
+
+
+def _check_acl(server: str, acl: Mapping[str, Any] | None) -> None:
+    """Raises RequestRefused, 403, if the room's server ACL denies the server."""
+    if not is_allowed_by_acl(server, acl):
+        raise RequestRefused(403, "M_FORBIDDEN", "The room's server ACL denies this server")

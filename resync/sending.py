@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from federation.canonical_json import parse_json
 from federation.client import FederationClient
 from federation.errors import FederationError
+from resync.admin.metrics import Metrics
 from storage import destinations, outgoing
 from storage.database import Database
 from storage.errors import StorageError
@@ -40,8 +41,9 @@ def transaction_id(events: Sequence[OutgoingEvent]) -> str:
 class EventSender:
     """Sends what is queued; servers do not wait for each other."""
 
-    def __init__(self, *, database: Database, client: FederationClient) -> None:
+    def __init__(self, *, database: Database, client: FederationClient, metrics: Metrics) -> None:
         self._database = database
+        self._metrics = metrics
         self._client = client
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -77,6 +79,16 @@ class EventSender:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def send_once(self) -> list[str]:
+        """One try at everything that is due, for who does not `run`.
+
+        Returns:
+            The servers that have not confirmed everything; a worker tries them again.
+        """
+        await self._start()
+        await asyncio.gather(*self._tasks.values())
+        return await self._database.read(outgoing.load_destinations)
+
     async def _start(self) -> None:
         now_ms = int(time.time() * 1000)
         servers = await self._database.read(outgoing.load_destinations)
@@ -96,6 +108,8 @@ class EventSender:
                 ):
                     if not await self._send(server, batch):
                         return
+            # What was queued after the last look is not for the next poll to find.
+            self._wake.set()
         except StorageError as error:
             logger.error("events not sent", destination=server, error=str(error))
         finally:
@@ -111,6 +125,7 @@ class EventSender:
                 now_ms=now_ms,
             )
         except FederationError as error:
+            self._metrics.outgoing_transaction("failed")
             schedule = await self._database.run(
                 destinations.record_failure, server, now_ms=int(time.time() * 1000)
             )
@@ -125,6 +140,10 @@ class EventSender:
         for event_id, reason in refused.items():
             logger.warning("event refused", destination=server, event_id=event_id, reason=reason)
         await self._database.run(_confirm, server, [event.event_id for event in batch])
+        refusals = sum(event.event_id in refused for event in batch)
+        self._metrics.outgoing_transaction("sent")
+        self._metrics.outgoing_pdus("refused", refusals)
+        self._metrics.outgoing_pdus("accepted", len(batch) - refusals)
         logger.info("events sent", destination=server, events=len(batch))
         return True
 

@@ -291,6 +291,17 @@ def load_local_memberships(connection: Connection, room_id: str) -> dict[str, st
     return {row.user_id: row.membership for row in rows}
 
 
+def find_local_memberships(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> set[str]:
+    """Those of `event_ids` that are the current membership of a local user in the room."""
+    table = schema.local_current_membership
+    query = select(table.c.event_id).where(
+        table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, event_ids)
+    )
+    return set(connection.scalars(query))
+
+
 def _load_details(
     connection: Connection, room_id: str, event_ids: Collection[str]
 ) -> dict[str, _Details]:

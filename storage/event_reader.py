@@ -38,6 +38,17 @@ def find_known(connection: Connection, event_ids: Collection[str]) -> set[str]:
     return set(connection.scalars(select(column).where(bulk.is_in(connection, column, event_ids))))
 
 
+def find_of_other_rooms(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> set[str]:
+    """Those of `event_ids` that are stored, outlier or not, and of another room than this."""
+    events = schema.events
+    query = select(events.c.event_id).where(
+        bulk.is_in(connection, events.c.event_id, event_ids), events.c.room_id != room_id
+    )
+    return set(connection.scalars(query))
+
+
 def find_in_graph(connection: Connection, event_ids: Collection[str]) -> set[str]:
     """Those of `event_ids` that have their place in the room's graph, so are no outliers."""
     events = schema.events

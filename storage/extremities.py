@@ -66,7 +66,7 @@ def add_to_graph(connection: Connection, event: Event, *, counts: bool) -> None:
                 bulk.is_in(connection, event_forward_extremities.c.event_id, overtaken),
             )
         )
-        if not _with_counting_children(connection, [event_id]):
+        if not _with_counting_children(connection, room_id, [event_id]):
             bulk.insert(
                 connection,
                 event_forward_extremities,
@@ -145,7 +145,7 @@ def _advance_forward(
         prev_id for event in new if event.event_id in counting for prev_id in event.prev_event_ids
     }
     overtaken = _prevs_through_uncounted(connection, prevs)
-    added = counting - overtaken - _followed_through_uncounted(connection, counting)
+    added = counting - overtaken - _followed_through_uncounted(connection, room_id, counting)
     gone = current & overtaken
     if gone:
         connection.execute(
@@ -162,9 +162,9 @@ def _advance_forward(
     )
 
 
-def find_followed(connection: Connection, event_ids: Collection[str]) -> set[str]:
-    """Those of `event_ids` that an accepted, not soft-failed event follows."""
-    return _followed_through_uncounted(connection, event_ids)
+def find_followed(connection: Connection, room_id: str, event_ids: Collection[str]) -> set[str]:
+    """Those of `event_ids` that an accepted, not soft-failed event of the room follows."""
+    return _followed_through_uncounted(connection, room_id, event_ids)
 
 
 def follow_rejections(connection: Connection, room_id: str, changed: Collection[str]) -> None:
@@ -179,7 +179,7 @@ def follow_rejections(connection: Connection, room_id: str, changed: Collection[
     )
     candidates |= _prevs_through_uncounted(connection, set(connection.scalars(prevs)))
     counting = _counting(connection, candidates)
-    wanted = counting - _followed_through_uncounted(connection, counting)
+    wanted = counting - _followed_through_uncounted(connection, room_id, counting)
     if not wanted or wanted == current:
         return
     connection.execute(
@@ -240,15 +240,21 @@ def _counting(connection: Connection, event_ids: Collection[str]) -> set[str]:
     )
 
 
-def _with_counting_children(connection: Connection, event_ids: Collection[str]) -> set[str]:
-    """Those of `event_ids` that an accepted, not soft-failed event refers to."""
+def _with_counting_children(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> set[str]:
+    """Those of `event_ids` that an accepted, not soft-failed event of the room refers to."""
     return set(
         connection.scalars(
             select(event_edges.c.prev_event_id)
             .join(events, events.c.event_id == event_edges.c.event_id)
             .join(event_json, event_json.c.event_id == events.c.event_id)
             .outerjoin(rejections, rejections.c.event_id == events.c.event_id)
-            .where(bulk.is_in(connection, event_edges.c.prev_event_id, event_ids), _is_counting())
+            .where(
+                events.c.room_id == room_id,
+                bulk.is_in(connection, event_edges.c.prev_event_id, event_ids),
+                _is_counting(),
+            )
         )
     )
 
@@ -273,9 +279,14 @@ def _prevs_through_uncounted(connection: Connection, event_ids: Collection[str])
     return set(event_ids) | set(connection.scalars(select(through.c.event_id)))
 
 
-def _followed_through_uncounted(connection: Connection, event_ids: Collection[str]) -> set[str]:
+def _followed_through_uncounted(
+    connection: Connection, room_id: str, event_ids: Collection[str]
+) -> set[str]:
     """Those of `event_ids` that a counting event follows, with nothing between but rejected and
-    soft-failed ones."""
+    soft-failed ones.
+
+    Events of other rooms do not count: a stranger may name any event as a parent.
+    """
     steps = (
         select(
             event_edges.c.prev_event_id.label("ancestor"),
@@ -286,7 +297,10 @@ def _followed_through_uncounted(connection: Connection, event_ids: Collection[st
         .join(event_json, event_json.c.event_id == event_edges.c.event_id)
         .outerjoin(rejections, rejections.c.event_id == event_edges.c.event_id)
     )
-    first = steps.where(bulk.is_in(connection, event_edges.c.prev_event_id, event_ids))
+    first = steps.where(
+        events.c.room_id == room_id,
+        bulk.is_in(connection, event_edges.c.prev_event_id, event_ids),
+    )
     below = first.cte("below", recursive=True)
     below = below.union(
         select(
@@ -298,6 +312,6 @@ def _followed_through_uncounted(connection: Connection, event_ids: Collection[st
         .join(events, events.c.event_id == event_edges.c.event_id)
         .join(event_json, event_json.c.event_id == event_edges.c.event_id)
         .outerjoin(rejections, rejections.c.event_id == event_edges.c.event_id)
-        .where(below.c.counts == 0)
+        .where(below.c.counts == 0, events.c.room_id == room_id)
     )
     return set(connection.scalars(select(below.c.ancestor).where(below.c.counts == 1)))

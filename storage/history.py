@@ -19,6 +19,8 @@ from storage.schema import (
 )
 
 MEMBER = "m.room.member"
+HOPS_AT_ONCE = 10
+"""How far one query walks back: a graph can be made in which far more steps have no end."""
 
 
 class HistoricEvent(NamedTuple):
@@ -30,6 +32,15 @@ class HistoricEvent(NamedTuple):
     depth: int
     outlier: bool
     partial: bool
+
+
+class _Step(NamedTuple):
+    """An event that a walk back through the graph came to."""
+
+    event_id: str
+    hops: int
+    depth: int
+    rejected: bool
 
 
 def load_event(connection: Connection, event_id: str) -> HistoricEvent | None:
@@ -52,6 +63,29 @@ def load_before(
         start: event ids, which are not part of the answer.
         excluded: event ids at which the walk turns back.
     """
+    seen = set(start)
+    found: dict[str, None] = {}
+    frontier = list(start)
+    for _ in range(limit // HOPS_AT_ONCE + 1):
+        if not frontier or len(found) >= limit:
+            break
+        steps = [
+            step
+            for step in _step_back(connection, room_id, frontier, excluded)
+            if step.event_id not in seen and step.depth >= min_depth
+        ]
+        seen.update(step.event_id for step in steps)
+        found.update((step.event_id, None) for step in steps if not step.rejected)
+        frontier = [step.event_id for step in steps if step.hops == HOPS_AT_ONCE][:limit]
+    order = list(found)[:limit]
+    loaded = {event.event_id: event for event in _load(connection, order)}
+    return [loaded[event_id] for event_id in order if event_id in loaded]
+
+
+def _step_back(
+    connection: Connection, room_id: str, start: Collection[str], excluded: Collection[str]
+) -> list[_Step]:
+    """What is up to `HOPS_AT_ONCE` edges before `start`, the nearest first."""
     edges = event_edges
     back = (
         select(edges.c.prev_event_id.label("event_id"), literal(1).label("hops"))
@@ -64,24 +98,18 @@ def load_before(
     back = back.union(
         select(edges.c.prev_event_id, back.c.hops + 1)
         .join(back, edges.c.event_id == back.c.event_id)
-        .where(back.c.hops < limit, ~bulk.is_in(connection, edges.c.prev_event_id, excluded))
+        .where(back.c.hops < HOPS_AT_ONCE, ~bulk.is_in(connection, edges.c.prev_event_id, excluded))
     )
-    nearest = (
-        select(back.c.event_id, func.min(back.c.hops).label("hops"))
+    hops = func.min(back.c.hops)
+    rows = connection.execute(
+        select(back.c.event_id, hops, events.c.depth, rejections.c.event_id.is_not(None))
         .join(events, events.c.event_id == back.c.event_id)
-        .where(
-            events.c.room_id == room_id,
-            events.c.outlier.is_(False),
-            events.c.depth >= min_depth,
-            ~bulk.is_in(connection, back.c.event_id, start),
-        )
-        .group_by(back.c.event_id, events.c.depth)
-        .order_by(func.min(back.c.hops), events.c.depth.desc(), back.c.event_id)
-        .limit(limit)
+        .outerjoin(rejections, rejections.c.event_id == back.c.event_id)
+        .where(events.c.room_id == room_id, events.c.outlier.is_(False))
+        .group_by(back.c.event_id, events.c.depth, rejections.c.event_id)
+        .order_by(hops, events.c.depth.desc(), back.c.event_id)
     )
-    order = [row.event_id for row in connection.execute(nearest)]
-    loaded = {event.event_id: event for event in _load(connection, order)}
-    return [loaded[event_id] for event_id in order if event_id in loaded]
+    return [_Step(*row) for row in rows]
 
 
 def load_in_graph(
@@ -119,6 +147,8 @@ def has_member(connection: Connection, room_id: str, server: str) -> bool:
             table.c.type == MEMBER,
             table.c.membership == "join",
             table.c.state_key.endswith(f":{server}", autoescape=True),
+            # Of @user:example.com:8448 the server is not "8448".
+            ~table.c.state_key.like(f"%:%:{_escaped(server)}", escape="/"),
         )
         .limit(1)
     )
@@ -134,6 +164,11 @@ def load_joined_servers(connection: Connection, room_id: str) -> list[str]:
         )
     )
     return sorted({user_id.partition(":")[2] for user_id in users} - {""})
+
+
+def _escaped(text: str) -> str:
+    """`text` for LIKE with "/" as its escape."""
+    return text.replace("/", "//").replace("%", "/%").replace("_", "/_")
 
 
 def _load(connection: Connection, event_ids: Collection[str]) -> list[HistoricEvent]:

@@ -104,13 +104,18 @@ def delete_old_transactions(connection: Connection, *, before_ms: int) -> int:
 
 
 def load_staged(
-    connection: Connection, room_id: str, *, limit: int, without: Collection[str] = ()
+    connection: Connection,
+    room_id: str,
+    origin: str,
+    *,
+    limit: int,
+    without: Collection[str] = (),
 ) -> list[StagedEvent]:
-    """The events of a room that wait longest; `without`: event ids to leave out."""
+    """The events of a room from one server that wait longest; `without`: ids to leave out."""
     table = federation_inbound_events_staging
     query = select(
         table.c.event_id, table.c.origin, table.c.room_id, table.c.received_ts, table.c.event_json
-    ).where(table.c.room_id == room_id)
+    ).where(table.c.room_id == room_id, table.c.origin == origin)
     if without:
         query = query.where(~bulk.is_in(connection, table.c.event_id, without))
     rows = connection.execute(query.order_by(table.c.received_ts).limit(limit))
@@ -134,9 +139,11 @@ def load_staged_events(
     return [StagedEvent._make(row) for row in rows]
 
 
-def load_staged_rooms(connection: Connection) -> list[str]:
-    """The rooms that have events waiting."""
-    return list(connection.scalars(select(federation_inbound_events_staging.c.room_id).distinct()))
+def load_staged_lanes(connection: Connection) -> list[tuple[str, str]]:
+    """The rooms that have events waiting, each with the servers that sent them."""
+    table = federation_inbound_events_staging
+    rows = connection.execute(select(table.c.room_id, table.c.origin).distinct())
+    return [(row.room_id, row.origin) for row in rows]
 
 
 def count_staged(connection: Connection, origin: str) -> int:

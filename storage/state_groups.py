@@ -18,6 +18,8 @@ from storage import bulk
 from storage.errors import UnknownStateGroup
 from storage.schema import (
     event_to_state_groups,
+    events,
+    room_memberships,
     state_group_edges,
     state_groups,
     state_groups_state,
@@ -128,6 +130,38 @@ def load_state(connection: Connection, group: int) -> dict[StateKey, str]:
     return state
 
 
+def find_with_member(
+    connection: Connection, groups: Collection[int], server: str, memberships: Collection[str]
+) -> set[int]:
+    """Those of `groups` in whose state a user of `server` has one of `memberships`.
+
+    Only the members of that server are loaded, in a number of queries that is fixed.
+    """
+    chains = _load_chains(connection, groups)
+    table = state_groups_state
+    rows = connection.execute(
+        select(table.c.state_group, table.c.state_key, room_memberships.c.membership)
+        .outerjoin(room_memberships, room_memberships.c.event_id == table.c.event_id)
+        .where(
+            bulk.is_in(connection, table.c.state_group, chains),
+            table.c.type == "m.room.member",
+            table.c.state_key.endswith(f":{server}", autoescape=True),
+        )
+    )
+    deltas: dict[int, dict[str, str | None]] = {}
+    for group, user_id, membership in rows:
+        if user_id.partition(":")[2] == server:
+            deltas.setdefault(group, {})[user_id] = membership
+    found = set()
+    for group in groups:
+        members: dict[str, str | None] = {}
+        for ancestor in reversed(_chain_of(chains, group)):
+            members.update(deltas.get(ancestor, {}))
+        if any(membership in memberships for membership in members.values()):
+            found.add(group)
+    return found
+
+
 def load_state_groups(connection: Connection, groups: Collection[int]) -> dict[int, StateGroup]:
     """`groups` and every group in their chains, by id.
 
@@ -139,14 +173,23 @@ def load_state_groups(connection: Connection, groups: Collection[int]) -> dict[i
     return {group: StateGroup(group, prev, deltas[group]) for group, prev in chains.items()}
 
 
-def load_event_state_groups(connection: Connection, event_ids: Collection[str]) -> dict[str, int]:
-    """The state group after each of `event_ids` that has one."""
+def load_event_state_groups(
+    connection: Connection, event_ids: Collection[str], *, room_id: str | None = None
+) -> dict[str, int]:
+    """The state group after each of `event_ids` that has one.
+
+    Args:
+        room_id: leaves out the events of other rooms, which strangers may name as parents.
+    """
     table = event_to_state_groups
-    rows = connection.execute(
-        select(table.c.event_id, table.c.state_group).where(
-            bulk.is_in(connection, table.c.event_id, event_ids)
-        )
+    query = select(table.c.event_id, table.c.state_group).where(
+        bulk.is_in(connection, table.c.event_id, event_ids)
     )
+    if room_id is not None:
+        query = query.join(events, events.c.event_id == table.c.event_id).where(
+            events.c.room_id == room_id
+        )
+    rows = connection.execute(query)
     return {row.event_id: row.state_group for row in rows}
 
 

@@ -8,6 +8,7 @@ events", "Joining Rooms", "Knocking upon a room".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,6 +25,12 @@ MAX_MISSING_EVENTS: Final = 20
 MAX_BACKFILL: Final = 100
 MAX_EVENT_IDS: Final = 100
 """Event ids that one request may name."""
+LARGE_BODIES_AT_ONCE: Final = 50
+"""Bodies that are read at the same time, beside any number of small ones.
+
+Who sends one is known only when it is there, so nothing but this bounds what they take of memory.
+"""
+SMALL_BODY_BYTES: Final = 64 * 1024
 _BODY_SECONDS: Final = 60.0
 _V1: Final = "/_matrix/federation/v1"
 _V2: Final = "/_matrix/federation/v2"
@@ -68,11 +75,12 @@ def inbound_routes(
     server_name: str, authenticator: RequestAuthenticator, handler: InboundHandler
 ) -> list[web.RouteDef]:
     """The routes to pass to `federation.server.build_app`."""
+    large_bodies = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
 
     def route(method: str, path: str, answer: _Answer) -> web.RouteDef:
         async def handle(request: web.Request) -> web.Response:
             try:
-                content = await _read_body(request)
+                content = await _read_body(request, large_bodies)
                 origin = await authenticator.origin_of(
                     request.headers.get("Authorization", ""),
                     request.method,
@@ -132,11 +140,16 @@ def inbound_routes(
     ]
 
 
-async def _read_body(request: web.Request) -> dict[str, Any] | None:
+async def _read_body(
+    request: web.Request, large_bodies: asyncio.Semaphore
+) -> dict[str, Any] | None:
     """The JSON object in the body; None if there is none."""
+    size = request.content_length if request.body_exists else 0
+    is_large = size is None or size > SMALL_BODY_BYTES
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            body = await request.read()
+            async with large_bodies if is_large else contextlib.nullcontext():
+                body = await request.read()
     except TimeoutError:
         raise RequestRefused(408, "M_UNKNOWN", "The body did not arrive in time") from None
     if not body:

@@ -6,6 +6,7 @@ Source: server-server API, "Backfilling and retrieving missing events".
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import structlog
@@ -16,6 +17,7 @@ from federation.events import Event
 from resync.errors import NoServerAnswered
 from resync.outliers import auth_dependencies
 from resync.receive.order import missing_parents
+from resync.servers import ServerRotation
 from resync.state_fetch import FetchedState, RoomToFetch, StateFetcher
 from storage import events as event_store
 from storage import extremities
@@ -33,8 +35,11 @@ MAX_AUTH_EVENTS = 1000
 """Auth events that are asked for one batch."""
 AUTH_SECONDS = 60.0
 SERVERS_PER_EVENT = 3
+"""How many servers are asked for one event or state: a stranger decides what we look for."""
 REQUESTS_AT_ONCE = 10
 STATES_AT_ONCE = 4
+MAX_STATES = 20
+"""States that are asked for one batch; events that need more wait for the next try."""
 REMEMBERED_GAPS = 10_000
 
 
@@ -116,21 +121,35 @@ class MissingPieces:
         return missing - await self._find_known(missing)
 
     async def states(
-        self, room: RoomToFetch, gaps: Iterable[str]
+        self, room: RoomToFetch, gaps: Sequence[str], origins: Mapping[str, str]
     ) -> tuple[dict[str, FetchedState], dict[str, str]]:
-        """The states after events that we do not have, and why the others could not be had."""
+        """The states after events that we do not have, and why the others could not be had.
+
+        Args:
+            origins: see `parents`; who named a gap is asked first.
+        """
         limit = asyncio.Semaphore(STATES_AT_ONCE)
         fetched: dict[str, FetchedState] = {}
-        failed: dict[str, str] = {}
+        failed = dict.fromkeys(gaps[MAX_STATES:], "too many of the parents are unknown")
+        senders = list(dict.fromkeys(origins.values()))
+        servers = list(dict.fromkeys((*senders, *await room.servers.order())))
+        # We are not among them: nobody sends us what is ours, and `order` leaves us out.
+        rotation = ServerRotation(
+            self._database,
+            own_server_name="",
+            joined_via=next(iter(senders), None),
+            servers=servers[:SERVERS_PER_EVENT],
+        )
+        few = dataclasses.replace(room, servers=rotation)
 
         async def fetch(gap: str) -> None:
             async with limit:
                 try:
-                    fetched[gap] = await self._fetcher.state_after(room, gap, lambda *_: None)
+                    fetched[gap] = await self._fetcher.state_after(few, gap, lambda *_: None)
                 except NoServerAnswered as error:
                     failed[gap] = str(error)
 
-        await asyncio.gather(*(fetch(gap) for gap in gaps))
+        await asyncio.gather(*(fetch(gap) for gap in gaps[:MAX_STATES]))
         return fetched, failed
 
     async def _find_gaps(self, events: Sequence[Event]) -> dict[str, list[str]]:

@@ -8,6 +8,9 @@ from collections.abc import Collection, Sequence
 
 from federation.events import Event
 
+NO_PREV_EVENTS = "it has no prev_events"
+"""Why an event is refused that is not the room's create event and begins a room all the same."""
+
 
 def in_graph_order(events: Sequence[Event]) -> list[Event]:
     """`events` with parents before children, otherwise by depth.

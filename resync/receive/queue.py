@@ -1,15 +1,19 @@
 """The durable queue of events that wait to be taken into their rooms.
 
 What `/send` acknowledged is in the database until it has been stored in its room or refused for
-good, so it survives any crash. Rooms do not wait for each other.
+good, so it survives any crash. Rooms do not wait for each other, and neither do the servers that
+send to a room: each has a lane of its own, so that one whose events lack much delays only itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 from sqlalchemy import Connection
@@ -17,6 +21,7 @@ from sqlalchemy import Connection
 from federation.canonical_json import parse_json
 from federation.errors import InvalidEvent, InvalidJson
 from federation.events import Event
+from resync.admin.metrics import Metrics
 from resync.receive.order import missing_parents
 from resync.receive.receiver import NotInRoom, Received, Receiver
 from storage import inbound
@@ -27,12 +32,19 @@ from storage.inbound import StagedEvent
 logger = structlog.get_logger(__name__)
 
 BATCH_SIZE = 200
-"""Events of a room that are taken in together."""
-ROOMS_AT_ONCE = 8
+"""Events of one server in one room that are taken in together."""
+ANCESTOR_ROUNDS = 10
+"""How far back parents are looked for among what other servers have sent and is waiting."""
+BATCHES_AT_ONCE = 100
+"""Batches in memory; most of those that take long wait for other servers."""
+BATCHES_PER_ORIGIN = 8
 POLL_SECONDS = 5.0
-"""How often the database is asked for rooms that another process staged events of."""
+"""How often the database is asked for what another process staged."""
 RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
-"""The waits of an event that lacks something; after the last one it is dropped."""
+"""The waits of an event that lacks something; after the last one it is dropped.
+
+They are kept in memory: after a restart whatever waits is tried at once, and again from the start.
+"""
 
 OnReceived = Callable[[str, Received], Awaitable[None]]
 """Told the room and what became of a batch, after it was stored."""
@@ -47,33 +59,62 @@ class _Waiting:
 
 
 @dataclass(slots=True)
-class _RoomWork:
+class _Lane:
+    """What one server sends to one room."""
+
+    room_id: str
+    origin: str
     task: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: dict[str, _Waiting] = field(default_factory=dict)
 
 
+class _Batch(NamedTuple):
+    """Staged events, parsed.
+
+    Attributes:
+        events: each once.
+        origins: event id to who sent it.
+        unreadable: ids of those that are no events of the room's version.
+        is_in_room: whether a local user is in the room; otherwise nothing has been parsed.
+    """
+
+    events: list[Event]
+    origins: dict[str, str]
+    unreadable: list[str]
+    is_in_room: bool = True
+
+
 class InboundQueue:
     """Takes staged events into their rooms, in the order of their arrival."""
 
-    def __init__(self, *, database: Database, receiver: Receiver, on_received: OnReceived) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        receiver: Receiver,
+        on_received: OnReceived,
+        metrics: Metrics,
+    ) -> None:
         self._database = database
         self._receiver = receiver
         self._on_received = on_received
-        self._rooms: dict[str, _RoomWork] = {}
-        self._slots = asyncio.Semaphore(ROOMS_AT_ONCE)
+        self._metrics = metrics
+        self._rooms: dict[str, dict[str, _Lane]] = {}
+        self._slots = _Slots()
         self._is_running = False
 
-    def wake(self, room_id: str) -> None:
-        """Events of a room have been staged. Unless the queue runs, they wait for that."""
+    def wake(self, room_id: str, origin: str) -> None:
+        """Events have been staged. Unless the queue runs, they wait for that."""
         if not self._is_running:
             return
-        work = self._rooms.setdefault(room_id, _RoomWork())
-        work.wake.set()
-        work.idle.clear()
-        if work.task is None:
-            work.task = asyncio.create_task(self._work_on(room_id, work))
+        lanes = self._rooms.setdefault(room_id, {})
+        lane = lanes.setdefault(origin, _Lane(room_id, origin))
+        lane.wake.set()
+        lane.idle.clear()
+        if lane.task is None:
+            lane.task = asyncio.create_task(self._work_on(lane))
 
     async def run(self) -> None:
         """Looks after what is staged, until cancelled; what is under way is then rolled back."""
@@ -84,7 +125,7 @@ class InboundQueue:
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             self._is_running = False
-            tasks = [work.task for work in self._rooms.values() if work.task is not None]
+            tasks = [lane.task for lane in self._lanes() if lane.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -93,145 +134,192 @@ class InboundQueue:
         """Waits until whatever is staged now was tried; `run` must be under way."""
         self._is_running = True
         await self._wake_staged()
-        for work in list(self._rooms.values()):
-            await work.idle.wait()
+        for lane in self._lanes():
+            await lane.idle.wait()
+
+    def _lanes(self) -> list[_Lane]:
+        return [lane for lanes in self._rooms.values() for lane in lanes.values()]
 
     async def _wake_staged(self) -> None:
         try:
-            for room_id in await self._database.read(inbound.load_staged_rooms):
-                if room_id not in self._rooms:
-                    self.wake(room_id)
+            for room_id, origin in await self._database.read(inbound.load_staged_lanes):
+                if origin not in self._rooms.get(room_id, ()):
+                    self.wake(room_id, origin)
         except StorageError as error:
             logger.error("cannot look for staged events", error=str(error))
 
-    async def _work_on(self, room_id: str, work: _RoomWork) -> None:
+    async def _work_on(self, lane: _Lane) -> None:
         try:
-            await self._empty(room_id, work)
+            await self._empty(lane)
         except Exception:
             # What is staged stays so, and is found again at the next look at the database.
-            logger.exception("events wait: an error of ours", room_id=room_id)
+            logger.exception(
+                "events wait: an error of ours", room_id=lane.room_id, origin=lane.origin
+            )
         finally:
-            work.idle.set()
-            del self._rooms[room_id]
+            lane.idle.set()
+            lanes = self._rooms[lane.room_id]
+            del lanes[lane.origin]
+            if not lanes:
+                del self._rooms[lane.room_id]
 
-    async def _empty(self, room_id: str, work: _RoomWork) -> None:
-        """Empties the queue of one room; ends when nothing of it waits."""
+    async def _empty(self, lane: _Lane) -> None:
+        """Takes in what one server has sent to one room; ends when nothing of it waits."""
         while True:
-            work.wake.clear()
+            lane.wake.clear()
             now = time.monotonic()
-            held = [event_id for event_id, w in work.waiting.items() if w.due > now]
+            held = [event_id for event_id, w in lane.waiting.items() if w.due > now]
             try:
-                async with self._slots:
-                    batch = await self._database.read(_load_batch, room_id, held)
-                    if batch:
-                        await self._take_in(room_id, work, batch)
+                async with self._slots.take(lane.origin):
+                    batch = await self._database.read(_load_batch, lane.room_id, lane.origin, held)
+                    if batch.origins:
+                        await self._take_in(lane, batch)
                         continue
             except StorageError as error:
-                logger.error("events wait: the database", room_id=room_id, error=str(error))
+                logger.error("events wait: the database", room_id=lane.room_id, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS[0])
                 continue
-            if work.wake.is_set():
+            if lane.wake.is_set():
                 continue
-            if not work.waiting:
+            if not lane.waiting:
                 return
-            work.idle.set()
-            soonest = min(waiting.due for waiting in work.waiting.values())
+            lane.idle.set()
+            soonest = min(waiting.due for waiting in lane.waiting.values())
             try:
                 async with asyncio.timeout(max(0.0, soonest - time.monotonic())):
-                    await work.wake.wait()
+                    await lane.wake.wait()
             except TimeoutError:
                 pass
 
-    async def _take_in(self, room_id: str, work: _RoomWork, batch: Sequence[StagedEvent]) -> None:
-        room = (await self._database.read(inbound.load_receiving_rooms, [room_id])).get(room_id)
-        origins: dict[str, str] = {}
-        for staged in batch:
-            origins.setdefault(staged.event_id, staged.origin)
-        if room is None:
-            await self._drop(room_id, work, list(origins), "no user of ours is in the room")
+    async def _take_in(self, lane: _Lane, batch: _Batch) -> None:
+        if not batch.is_in_room:
+            await self._drop(lane, list(batch.origins), "no user of ours is in the room")
             return
-        events: list[Event] = []
-        unreadable: list[str] = []
-        for staged in {staged.event_id: staged for staged in batch}.values():
-            try:
-                events.append(_event_of(staged, room.room_version))
-            except (InvalidJson, InvalidEvent):
-                unreadable.append(staged.event_id)
-        if unreadable:
-            await self._drop(room_id, work, unreadable, "it cannot be read")
+        if batch.unreadable:
+            await self._drop(lane, batch.unreadable, "it cannot be read")
+        events = batch.events
+        if not events:
+            return
         try:
-            received = await self._receiver.take_in(room_id, events, origins)
+            received = await self._receiver.take_in(lane.room_id, events, batch.origins)
         except NotInRoom:
-            await self._drop(room_id, work, list(origins), "no user of ours is in the room")
+            await self._drop(lane, list(batch.origins), "no user of ours is in the room")
             return
         except StorageError:
             raise
         except Exception:
-            # A defect of ours: one event must not keep the others of its room waiting.
-            logger.exception("events could not be taken in", room_id=room_id, events=len(events))
+            # A defect of ours: one event must not keep the others waiting.
+            logger.exception(
+                "events could not be taken in", room_id=lane.room_id, events=len(events)
+            )
             if len(events) > 1:
-                for staged in batch:
-                    await self._take_in(room_id, work, [staged])
+                for event in events:
+                    origin = {event.event_id: batch.origins[event.event_id]}
+                    await self._take_in(lane, _Batch([event], origin, []))
                 return
-            received = Received([], {}, [], [], dict.fromkeys(origins, "an error of ours"))
-        await self._defer(room_id, work, received.deferred)
-        for event_id in origins.keys() - received.deferred.keys():
-            work.waiting.pop(event_id, None)
+            received = Received([], {}, [], [], dict.fromkeys(batch.origins, "an error of ours"))
+        self._count(received)
+        await self._defer(lane, batch, received.deferred)
+        for event_id in batch.origins.keys() - received.deferred.keys():
+            lane.waiting.pop(event_id, None)
         if received.stored:
-            # Whoever waited for one of these need not wait any longer.
-            for waiting in work.waiting.values():
-                waiting.due = min(waiting.due, time.monotonic() + RETRY_SECONDS[0])
+            self._hurry(lane.room_id)
             logger.info(
                 "events received",
-                room_id=room_id,
+                room_id=lane.room_id,
+                origin=lane.origin,
                 stored=len(received.stored),
                 rejected=len(received.rejected),
                 soft_failed=len(received.soft_failed),
             )
-            await self._on_received(room_id, received)
+            await self._on_received(lane.room_id, received)
 
-    async def _defer(self, room_id: str, work: _RoomWork, deferred: dict[str, str]) -> None:
+    def _hurry(self, room_id: str) -> None:
+        """Whoever waited for what has been stored now need not wait any longer."""
+        soon = time.monotonic() + RETRY_SECONDS[0]
+        for lane in self._rooms[room_id].values():
+            for waiting in lane.waiting.values():
+                waiting.due = min(waiting.due, soon)
+            if lane.waiting:
+                lane.wake.set()
+
+    def _count(self, received: Received) -> None:
+        rejected, soft_failed = len(received.rejected), len(received.soft_failed)
+        self._metrics.inbound_pdus("accepted", len(received.stored) - rejected - soft_failed)
+        self._metrics.inbound_pdus("rejected", rejected)
+        self._metrics.inbound_pdus("soft_failed", soft_failed)
+        self._metrics.inbound_pdus("dropped", len(received.refused))
+
+    async def _defer(self, lane: _Lane, batch: _Batch, deferred: dict[str, str]) -> None:
         for event_id, reason in deferred.items():
-            attempts = work.waiting[event_id].attempts if event_id in work.waiting else 0
+            # What another server sent and came along is for the lane of that server.
+            if batch.origins.get(event_id) != lane.origin:
+                continue
+            attempts = lane.waiting[event_id].attempts if event_id in lane.waiting else 0
             if attempts >= len(RETRY_SECONDS):
-                await self._drop(room_id, work, [event_id], reason)
+                await self._drop(lane, [event_id], reason)
                 continue
             pause = RETRY_SECONDS[attempts]
-            work.waiting[event_id] = _Waiting(time.monotonic() + pause, attempts + 1)
+            lane.waiting[event_id] = _Waiting(time.monotonic() + pause, attempts + 1)
             logger.info(
-                "event waits", room_id=room_id, event_id=event_id, seconds=pause, reason=reason
+                "event waits", room_id=lane.room_id, event_id=event_id, seconds=pause, reason=reason
             )
 
-    async def _drop(
-        self, room_id: str, work: _RoomWork, event_ids: Sequence[str], reason: str
-    ) -> None:
-        logger.warning("events dropped", room_id=room_id, events=len(event_ids), reason=reason)
-        await self._database.run(inbound.delete_staged, room_id, event_ids)
+    async def _drop(self, lane: _Lane, event_ids: Sequence[str], reason: str) -> None:
+        logger.warning("events dropped", room_id=lane.room_id, events=len(event_ids), reason=reason)
+        await self._database.run(inbound.delete_staged, lane.room_id, event_ids)
+        self._metrics.inbound_pdus("dropped", len(event_ids))
         for event_id in event_ids:
-            work.waiting.pop(event_id, None)
+            lane.waiting.pop(event_id, None)
 
 
-def _load_batch(connection: Connection, room_id: str, held: Sequence[str]) -> list[StagedEvent]:
-    """The events that wait longest, with staged parents of theirs that came later."""
-    batch = inbound.load_staged(connection, room_id, limit=BATCH_SIZE, without=held)
-    if len(batch) < BATCH_SIZE:
-        return batch
-    room = inbound.load_receiving_rooms(connection, [room_id]).get(room_id)
-    if room is None:
-        return batch
-    events = []
-    for staged in batch:
+class _Slots:
+    """Bounds the batches that are in memory, those of one server and those of all."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._of_origin: dict[str, asyncio.Semaphore] = {}
+        self._users: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def take(self, origin: str) -> AsyncIterator[None]:
+        """Waits for a slot, and holds it during the block."""
+        self._users[origin] += 1
+        own = self._of_origin.setdefault(origin, asyncio.Semaphore(BATCHES_PER_ORIGIN))
         try:
-            events.append(_event_of(staged, room.room_version))
-        except (InvalidJson, InvalidEvent):
-            continue
-    seen = {staged.event_id for staged in batch}
-    parents = missing_parents(events, ())
-    return batch + [
-        staged
-        for staged in inbound.load_staged_events(connection, room_id, parents)
-        if staged.event_id not in seen
-    ]
+            async with own, self._all:
+                yield
+        finally:
+            self._users[origin] -= 1
+            if not self._users[origin]:
+                del self._users[origin], self._of_origin[origin]
+
+
+def _load_batch(connection: Connection, room_id: str, origin: str, held: Sequence[str]) -> _Batch:
+    """The events of `origin` that wait longest, with parents of theirs that wait as well.
+
+    Runs in a thread: parsing takes its time.
+    """
+    room = inbound.load_receiving_rooms(connection, [room_id]).get(room_id)
+    more = inbound.load_staged(connection, room_id, origin, limit=BATCH_SIZE, without=held)
+    if room is None:
+        return _Batch([], {staged.event_id: staged.origin for staged in more}, [], False)
+    batch = _Batch([], {}, [])
+    for _ in range(ANCESTOR_ROUNDS):
+        for staged in more:
+            batch.origins[staged.event_id] = staged.origin
+            try:
+                batch.events.append(_event_of(staged, room.room_version))
+            except (InvalidJson, InvalidEvent):
+                batch.unreadable.append(staged.event_id)
+        parents = missing_parents(batch.events, held)
+        if not parents or len(batch.events) > BATCH_SIZE:
+            break
+        found = inbound.load_staged_events(connection, room_id, parents)
+        more = list({s.event_id: s for s in found if s.event_id not in batch.origins}.values())
+        if not more:
+            break
+    return batch
 
 
 def _event_of(staged: StagedEvent, room_version: str) -> Event:

@@ -18,12 +18,17 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from federation.client import RawPdu
-from federation.events import Event
+from federation.events import Event, StateKey
 from resync.errors import ResyncError
 from resync.outliers import auth_dependencies
 from resync.receive.fetch import MissingPieces
 from resync.receive.judge import Judgement, Surroundings, judge
-from resync.receive.order import in_graph_order, missing_parents, without_descendants
+from resync.receive.order import (
+    NO_PREV_EVENTS,
+    in_graph_order,
+    missing_parents,
+    without_descendants,
+)
 from resync.receive.room_states import KnownStates, StatesOfRooms
 from resync.room_writer import id_of, store_groups
 from resync.state_fetch import FetchedState, RoomToFetch
@@ -40,6 +45,9 @@ logger = structlog.get_logger(__name__)
 
 MAX_TRIES = 20
 """How often a batch is judged again because the room changed meanwhile."""
+JUDGED_AT_ONCE = 8
+"""Batches, each of another room, that are judged and stored at the same time."""
+CREATE = StateKey("m.room.create", "")
 
 _NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 
@@ -80,9 +88,14 @@ class Received:
 
 
 class _Snapshot(NamedTuple):
-    """A room as it is where a batch goes, read in one transaction."""
+    """A room as it is where a batch goes, read in one transaction.
+
+    Attributes:
+        present: events of the batch that are in the graph already.
+    """
 
     room: inbound.ReceivingRoom
+    present: set[str]
     groups: dict[str, int]
     partial_parents: set[str]
     extremities: list[str]
@@ -111,6 +124,7 @@ class Receiver:
         self._server_name = server_name
         self._states = StatesOfRooms()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._judging = asyncio.Semaphore(JUDGED_AT_ONCE)
 
     async def receive(self, room_id: str, pdus: Sequence[RawPdu]) -> Received:
         """All checks on PDUs that came by another way than a transaction, then `take_in`.
@@ -141,7 +155,8 @@ class Receiver:
 
         While the room is partial check 6 is skipped, and an event is marked as partial when one
         of its parents is, or is unknown: the state before it is then an approximation, which the
-        resync corrects.
+        resync corrects. While other servers are asked for what is missing, other batches of the
+        room go on.
 
         Args:
             origins: event id to the server that sent it.
@@ -150,46 +165,54 @@ class Receiver:
         Raises:
             NotInRoom: no local user is in the room.
         """
-        async with self._locks.setdefault(room_id, asyncio.Lock()):
-            return await self._take_in(room_id, events, origins, after_storing)
-
-    async def _take_in(
-        self,
-        room_id: str,
-        events: Sequence[Event],
-        origins: Mapping[str, str],
-        after_storing: AfterStoring | None,
-    ) -> Received:
         staged = [event.event_id for event in events]
         room = (await self._database.read(inbound.load_receiving_rooms, [room_id])).get(room_id)
         if room is None:
             raise NotInRoom(room_id)
-        known = await self._database.read(event_store.find_in_graph, staged)
+        known, is_complete = await self._database.read(_look_up, events)
         new = [event for event in events if event.event_id not in known]
-        to_fetch = await self._database.read(self._room_to_fetch(room_id, room.room_version))
-        new += await self._pieces.parents(to_fetch, new, origins)
-        ordered, deferred = await self._with_auth_events(to_fetch, in_graph_order(new), origins)
-        if not ordered:
-            done = [event_id for event_id in staged if event_id not in deferred]
-            await self._database.run(inbound.delete_staged, room_id, done)
-            return Received([], {}, [], [], deferred)
+        deferred: dict[str, str] = {}
+        to_fetch: RoomToFetch | None = None
+        if is_complete:
+            ordered = in_graph_order(new)
+        else:
+            to_fetch = await self._read_room_to_fetch(room)
+            new += await self._pieces.parents(to_fetch, new, origins)
+            ordered, deferred = await self._with_auth_events(to_fetch, in_graph_order(new), origins)
+        refused = await self._database.read(_find_misplaced, room_id, ordered)
+        for event_id, reason in refused.items():
+            logger.warning("event refused", room_id=room_id, event_id=event_id, reason=reason)
+        ordered = [event for event in ordered if event.event_id not in refused]
+        lock = self._locks.setdefault(room_id, asyncio.Lock())
+        fetched: dict[str, FetchedState] = {}
         for _ in range(MAX_TRIES):
-            snapshot = await self._database.read(_read_snapshot, room_id, ordered)
-            fetched: dict[str, FetchedState] = {}
-            if not snapshot.room.partial:
-                gaps = missing_parents(ordered, snapshot.groups)
-                fetched, failed = await self._pieces.states(to_fetch, gaps)
-                ordered, dependent = without_descendants(ordered, failed)
-                reason = "; ".join(list(failed.values())[:3])
-                deferred |= {event.event_id: reason for event in dependent}
+            done = [event_id for event_id in staged if event_id not in deferred]
+            if not ordered:
+                await self._database.run(inbound.delete_staged, room_id, done)
+                return Received([], {}, _lines(refused), [], deferred)
             try:
-                done = [event_id for event_id in staged if event_id not in deferred]
-                return await self._judge_and_store(
-                    snapshot, ordered, fetched, done, deferred, after_storing
-                )
+                async with lock, self._judging:
+                    snapshot = await self._database.read(_read_snapshot, room_id, ordered)
+                    gaps = _gaps_to_fetch(snapshot, ordered, fetched)
+                    if not gaps:
+                        received = await self._judge_and_store(
+                            snapshot, ordered, fetched, done, deferred, after_storing
+                        )
+                        received.refused.extend(_lines(refused))
+                        return received
             except (_RoomMoved, IntegrityError):
                 logger.debug("the room changed while events were judged", room_id=room_id)
+                continue
+            to_fetch = to_fetch or await self._read_room_to_fetch(room)
+            more, failed = await self._pieces.states(to_fetch, gaps, origins)
+            fetched |= more
+            ordered, dependent = without_descendants(ordered, failed)
+            reason = "; ".join(list(failed.values())[:3])
+            deferred |= {event.event_id: reason for event in dependent}
         return Received([], {}, [], [], dict.fromkeys(staged, "the room does not keep still"))
+
+    async def _read_room_to_fetch(self, room: inbound.ReceivingRoom) -> RoomToFetch:
+        return await self._database.read(self._room_to_fetch(room.room_id, room.room_version))
 
     async def _with_auth_events(
         self, room: RoomToFetch, events: Sequence[Event], origins: Mapping[str, str]
@@ -221,12 +244,14 @@ class Receiver:
     ) -> Received:
         room_id = snapshot.room.room_id
         known = self._states.take(room_id)
+        absent = [event for event in events if event.event_id not in snapshot.present]
         judgement, used = await asyncio.to_thread(
-            self._judge, snapshot, events, fetched, known, VerdictCache(self._database)
+            self._judge, snapshot, absent, fetched, known, VerdictCache(self._database)
         )
         stored, group_ids = await self._database.run(
             _store,
             snapshot,
+            events,
             judgement,
             done,
             after_storing,
@@ -263,7 +288,8 @@ class Receiver:
                 known.by_group[group] = known.states.adopt(full, event_id, group_id=group)
             states_after[event_id] = known.by_group[group]
         for event_id, state in fetched.items():
-            states_after[event_id] = known.states.adopt(dict(state.state), event_id)
+            if event_id not in states_after:
+                states_after[event_id] = known.states.adopt(dict(state.state), event_id)
         around = Surroundings(
             room_version=snapshot.room.room_version,
             room_is_partial=snapshot.room.partial,
@@ -277,6 +303,52 @@ class Receiver:
         return judgement, used
 
 
+def _look_up(connection: Connection, events: Sequence[Event]) -> tuple[set[str], bool]:
+    """Those of `events` that are in the graph, and whether the others lack nothing."""
+    own = {event.event_id for event in events}
+    prev_ids = {prev_id for event in events for prev_id in event.prev_event_ids} - own
+    auth_ids = {auth_id for event in events for auth_id in auth_dependencies(event)} - own
+    in_graph = event_store.find_in_graph(connection, own | prev_ids)
+    is_complete = prev_ids <= in_graph and auth_ids <= event_store.find_known(connection, auth_ids)
+    return in_graph & own, is_complete
+
+
+def _find_misplaced(
+    connection: Connection, room_id: str, events: Sequence[Event]
+) -> dict[str, str]:
+    """The events that claim a place which no honest event has, with what is wrong.
+
+    With a parent in another room an event would be judged by the state of that room; without any
+    it would begin a second room beside the first.
+    """
+    prev_ids = {prev_id for event in events for prev_id in event.prev_event_ids}
+    foreign = event_store.find_of_other_rooms(connection, room_id, prev_ids)
+    misplaced = {
+        event.event_id: "its prev_events are of another room"
+        for event in events
+        if not foreign.isdisjoint(event.prev_event_ids)
+    }
+    first = {event.event_id for event in events if not event.prev_event_ids}
+    if first:
+        first -= set(current_state.load_entries(connection, room_id, [CREATE]).values())
+        misplaced |= dict.fromkeys(first, NO_PREV_EVENTS)
+    return misplaced
+
+
+def _gaps_to_fetch(
+    snapshot: _Snapshot, events: Sequence[Event], fetched: Collection[str]
+) -> list[str]:
+    """The parents whose states have to be asked for; while the room is partial the resync does."""
+    if snapshot.room.partial:
+        return []
+    known = {*snapshot.groups, *fetched}
+    return list(missing_parents([e for e in events if e.event_id not in snapshot.present], known))
+
+
+def _lines(refused: Mapping[str, str]) -> list[str]:
+    return [f"{event_id}: {reason}" for event_id, reason in refused.items()]
+
+
 def _read_snapshot(connection: Connection, room_id: str, events: Sequence[Event]) -> _Snapshot:
     room = inbound.load_receiving_rooms(connection, [room_id]).get(room_id)
     if room is None:
@@ -284,21 +356,25 @@ def _read_snapshot(connection: Connection, room_id: str, events: Sequence[Event]
     latest = extremities.load_forward_extremities(connection, room_id)
     own = [event.event_id for event in events]
     parents = {prev_id for event in events for prev_id in event.prev_event_ids}
-    groups = state_groups.load_event_state_groups(connection, parents.union(latest))
+    groups = state_groups.load_event_state_groups(
+        connection, parents.union(latest), room_id=room_id
+    )
     # The group of an outlier is none of its own; it is left from before the room was left.
-    in_graph = event_store.find_in_graph(connection, groups)
+    in_graph = event_store.find_in_graph(connection, {*groups, *own})
     return _Snapshot(
         room,
+        in_graph.intersection(own),
         {event_id: group for event_id, group in groups.items() if event_id in in_graph},
         partial_state.find_partial_events(connection, parents) if room.partial else set(),
         latest,
-        extremities.find_followed(connection, own),
+        extremities.find_followed(connection, room_id, own),
     )
 
 
 def _store(
     connection: Connection,
     snapshot: _Snapshot,
+    events: Sequence[Event],
     judgement: Judgement,
     done: Collection[str],
     after_storing: AfterStoring | None,
@@ -309,13 +385,16 @@ def _store(
 ) -> tuple[set[str], dict[PlannedGroup, int]]:
     """Stores a judged batch, in the caller's transaction.
 
+    Args:
+        events: the whole batch, with what was in the graph already.
+
     Raises:
         _RoomMoved: the room is not any more as it was when the batch was judged.
         NotInRoom: it has been left meanwhile.
     """
     room_id = snapshot.room.room_id
     rooms.lock_room(connection, room_id)
-    now = _read_snapshot(connection, room_id, [result.event for result in judgement.events])
+    now = _read_snapshot(connection, room_id, events)
     if now._replace(partial_parents=snapshot.partial_parents) != snapshot:
         raise _RoomMoved
     group_ids = store_groups(connection, room_id, judgement.groups)

@@ -188,6 +188,86 @@ async def test_a_flood_of_one_server_does_not_keep_others_out(
     life.release_resync()
 
 
+async def test_a_server_whose_events_lack_much_holds_up_nobody_else(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    """Nobody gives what its events name. Others, and our own users, go on in the same room."""
+    room = make_room(simulated)
+    life.hold_resync()
+    await life.join(room)
+    user = remote_user(life, room)
+    room.rename(user, "Never sent")
+    lacking = [room.message(str(number), sender=user) for number in range(3)]
+    silent = simulated.residents
+    for resident in silent:
+        resident.faults.stall("event")
+        resident.faults.stall("get_missing_events")
+    assert set(await life.push(lacking)) == {event.event_id for event in lacking}
+    await silent[0].requests.wait_for("get_missing_events")
+
+    other = room.message("From another server", prev_events=sorted(life.graph()))
+    async with asyncio.timeout(10):
+        await life.receive([other], by=1)
+        await life.worker.creator.send(room.room_id, life.alice, "m.room.message", {"body": "I"})
+
+    assert set(life.staged()) == {event.event_id for event in lacking}
+    for resident in silent:
+        resident.faults.clear()
+    await life.until_stored(lacking)
+
+
+async def test_what_comes_in_is_counted_and_edus_are_left_alone(
+    life_on_sqlite: Life, simulated: SimulatedFederation
+) -> None:
+    """The answer speaks of events only: nothing is said about what is ephemeral."""
+    life = life_on_sqlite
+    room, other = make_room(simulated), make_room(simulated)
+    user = remote_user(life, room)
+    life.hold_resync()
+    join = await life.join(room)
+    sender = simulated.residents[0].identity
+    good = room.message("Good", prev_events=[join])
+    rejected = room.set_topic("Rejected", sender=user, prev_events=[join], rejected=True)
+    refused = room.message(
+        "Refused", prev_events=[join], signers=[derive_identity("stranger.test", 99)]
+    )
+    pdus = [room.pdu(event.event_id) for event in (good, rejected, refused)]
+    typing = {
+        "edu_type": "m.typing",
+        "content": {"room_id": room.room_id, "user_id": user, "typing": True},
+    }
+    body = {
+        "origin": sender.server_name,
+        "origin_server_ts": 1,
+        "pdus": [*pdus, other.pdu(other.message("Not for you").event_id)],
+        "edus": [typing, {"edu_type": 7}, None],
+    }
+
+    status, answer = await life.request(sender, "PUT", SEND + "counted", body)
+    assert await life.request(sender, "PUT", SEND + "counted", body) == (status, answer)
+    await life.until_stored([good, rejected])
+    await until(lambda: not life.staged())
+
+    assert status == 200
+    assert answer.keys() == {"pdus"}
+    assert answer["pdus"].keys() == {good.event_id, rejected.event_id, refused.event_id}
+    shown = life.worker.metrics.render().decode().splitlines()
+    for line in (
+        'resync_inbound_transactions_total{result="taken"} 1.0',
+        'resync_inbound_transactions_total{result="repeated"} 1.0',
+        'resync_inbound_pdus_total{result="accepted"} 1.0',
+        'resync_inbound_pdus_total{result="rejected"} 1.0',
+        'resync_inbound_pdus_total{result="refused"} 1.0',
+        'resync_inbound_pdus_total{result="ignored"} 1.0',
+        "resync_inbound_edus_total 3.0",
+    ):
+        assert line in shown, line
+    await life.worker.creator.send(room.room_id, life.alice, "m.room.message", {"body": "Mine"})
+    sent = 'resync_outgoing_pdus_total{result="accepted"} 2.0'
+    await until(lambda: sent in life.worker.metrics.render().decode().splitlines())
+    life.release_resync()
+
+
 async def test_event_ids_from_strangers_are_only_data(
     life_on_sqlite: Life, simulated: SimulatedFederation
 ) -> None:

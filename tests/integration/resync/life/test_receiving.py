@@ -238,7 +238,7 @@ async def test_state_rejected_incorrectly(life: Life, simulated: SimulatedFedera
 
 
 async def test_continues_after_a_restart(life: Life, simulated: SimulatedFederation) -> None:
-    """Another worker on the same database takes over, with what was staged and not stored."""
+    """Another worker on the same database takes over."""
     room = make_room(simulated)
     life.hold_resync()
     join = await life.join(room)
@@ -252,6 +252,38 @@ async def test_continues_after_a_restart(life: Life, simulated: SimulatedFederat
         await life.until_full(room)
 
     check_truth(life.ours, room, join, [first, second], all_announced=False)
+
+
+async def test_what_waits_is_taken_in_after_a_restart(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    """It was acknowledged, and lacks an auth event that nobody gave so far."""
+    room = make_room(simulated)
+    user = remote_user(life, room)
+    life.hold_resync()
+    join = await life.join(room)
+    for resident in simulated.residents:
+        resident.faults.refuse("event")
+        resident.faults.refuse("get_missing_events")
+    missing = room.rename(user, "New name", prev_events=[join])
+    waiting = room.message("By a new name", sender=user)
+    await life.push([waiting])
+    queue = life.worker._inbound
+    await until(lambda: any(waiting.event_id in lane.waiting for lane in queue._lanes()))
+    await life.stop()
+    assert life.staged() == [waiting.event_id]
+    assert waiting.event_id not in life.graph()
+    for resident in simulated.residents:
+        resident.faults.clear("event")
+
+    async with life.running():
+        await life.until_stored([waiting])
+        assert life.ours.rejected(room) == set()
+        life.release_resync()
+        await life.until_full(room)
+
+    key = ("m.room.member", user)
+    assert life.ours.current_state(room)[key] == missing.event_id
 
 
 async def test_an_event_that_is_fine_by_its_place_but_not_now_is_soft_failed(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import aiohttp
+import pytest
 
 from federation.simulator import BuiltEvent, RoomBuilder, SimulatedFederation
 from tests.integration.resync.life.life import Life
@@ -51,6 +52,11 @@ def live(room: RoomBuilder, users: Sequence[str], count: int) -> list[BuiltEvent
     return events
 
 
+@pytest.mark.parametrize(
+    "database_url",
+    ["postgresql", pytest.param("sqlite", marks=pytest.mark.slow)],
+    indirect=True,
+)
 async def test_nothing_is_lost_or_done_twice_by_a_sigkill(
     database_url: str,
     make_life: Callable[[str], Life],

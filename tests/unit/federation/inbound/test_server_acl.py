@@ -33,10 +33,22 @@ from federation.inbound import is_allowed_by_acl
         ("a.example", {"allow": [7, None, "*"]}, True),
         ("a.example", {"allow": ["*"], "deny": "a.example"}, True),
         ("not a name", {"allow": ["*"]}, False),
+        ("a.b.example", {"allow": ["a*b*e*e"]}, True),
+        ("a.b.example", {"allow": ["*b*a*"]}, True),
+        ("a.b.example", {"allow": ["*e*b*"]}, False),
+        ("abab.example", {"allow": ["*ab.example"]}, True),
+        ("aa", {"allow": ["a*a*a"]}, False),
+        ("a+b.example", {"allow": ["*"]}, False),
     ],
 )
 def test_acl(server_name: str, content: dict[str, Any] | None, allowed: bool) -> None:
     assert is_allowed_by_acl(server_name, content) is allowed
+
+
+def test_no_pattern_takes_for_ever() -> None:
+    """Tried in every place that they fit, these would take longer than the universe is old."""
+    for glob in ("*a" * 100 + "b", "*a?" * 60 + "*b*", "?*" * 120 + "b"):
+        assert not is_allowed_by_acl("a" * 230, {"allow": [glob]})
 
 
 def test_many_stars_in_a_row_are_one_star() -> None:
