@@ -48,6 +48,17 @@ class SparkEngine:
         """Starts the session in the background."""
         self._session.start()
 
+    async def wait_until_started(self) -> bool:
+        """Whether there is a session, once it has started or failed to. Work never waits for it."""
+        while self._session.is_starting:  # noqa: ASYNC110 - it starts in a thread
+            await asyncio.sleep(0.05)
+        return self._session.is_ready
+
+    @property
+    def unavailable(self) -> str:
+        """Why there is no session, as a sentence without its full stop; "" when there is one."""
+        return self._session.unavailable
+
     def close(self) -> None:
         """Stops all jobs and the session. Blocks."""
         self._session.close()
@@ -165,18 +176,29 @@ class RoomResolver:
         self._stopped = False
 
     def resolve_batch(self, problems: Sequence[Problem]) -> list[dict[Key, str | None]]:
-        """On Spark if the problems are large together, else in process."""
+        """On Spark if the problems are large together, else in process.
+
+        Raises:
+            SparkJobCancelled: `stop` was called; nobody wants the result.
+        """
         changes = sum(len(delta) for problem in problems for delta in problem.deltas)
-        if self._stopped or not self._engine.chooses_spark(
-            "resolve", changes, room_id=self._room_id
-        ):
-            return self._in_process.resolve_batch(problems)
-        self._group = self._engine.new_group("resolve", self._room_id)
-        try:
-            resolved = self._engine.resolve(problems, self._group, self._report)
-        finally:
-            self._group = None
-        return self._in_process.resolve_batch(problems) if resolved is None else resolved
+        resolved = None
+        if self._engine.chooses_spark("resolve", changes, room_id=self._room_id):
+            # In this order: a stop from here on finds the job, one before is seen.
+            self._group = self._engine.new_group("resolve", self._room_id)
+            self._insist_on_going_on()
+            try:
+                resolved = self._engine.resolve(problems, self._group, self._report)
+            finally:
+                self._group = None
+        if resolved is None:
+            self._insist_on_going_on()
+            resolved = self._in_process.resolve_batch(problems)
+        return resolved
+
+    def _insist_on_going_on(self) -> None:
+        if self._stopped:
+            raise SparkJobCancelled(f"the resync of {self._room_id} was stopped")
 
     def stop(self) -> None:
         """Stops the job that is running, if there is one: the resync is over or was cancelled."""

@@ -8,12 +8,13 @@ from typing import Any
 from resync.state.conflicts import Key
 
 
-def by_problem(numbers: Iterable[int], entries: Any) -> dict[int, dict[Key, str]]:
-    """The state entries in a table with the schema `tasks.ENTRIES`."""
+def by_problem(numbers: Iterable[int], results: Iterable[Any]) -> dict[int, dict[Key, str]]:
+    """The state entries in what `tasks.check_remaining` or `tasks.decide_problems` gave."""
     from resync.spark.tasks import to_text
 
     found: dict[int, dict[Key, str]] = {number: {} for number in numbers}
-    columns = (entries.column(name).to_pylist() for name in entries.column_names)
-    for number, key_type, state_key, event_id in zip(*columns, strict=True):
-        found[number][to_text(key_type), to_text(state_key)] = to_text(event_id)
+    for entries in results:
+        columns = (entries.column(name).to_pylist() for name in entries.schema.names)
+        for number, key_type, state_key, event_id in zip(*columns, strict=True):
+            found[number][to_text(key_type), to_text(state_key)] = to_text(event_id)
     return found

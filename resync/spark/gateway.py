@@ -7,9 +7,10 @@ as the process. A worker outlives its JVM, so they are reset here, and nowhere e
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ _STOP_SECONDS = 10.0
 class Jvm:
     """A JVM with a Spark session in it."""
 
-    def __init__(self, settings: Mapping[str, str], log_path: Path) -> None:
+    def __init__(
+        self, settings: Mapping[str, str], log_path: Path, *, go_on: Callable[[], None]
+    ) -> None:
         """Starts both; this takes seconds.
 
         Args:
             settings: Spark's settings.
             log_path: where the JVM writes what it would print.
+            go_on: called half-way; raises if there is no need of a session any more.
 
         Raises:
             SparkUnavailable: it does not start.
@@ -40,6 +44,7 @@ class Jvm:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(settings.items()))
         self._gateway: Any = None
+        logging.getLogger().addFilter(_is_not_of_py4j)
         try:
             with log_path.open("ab") as log:
                 # A session of its own: a Ctrl-C in the terminal is for the worker.
@@ -47,9 +52,13 @@ class Jvm:
                     conf, {"stdout": log, "stderr": log, "start_new_session": True}
                 )
             self.process: subprocess.Popen[bytes] = self._gateway.proc
+            go_on()
             context = SparkContext(conf=conf, gateway=self._gateway)
             # Reading PYSPARK_PYTHON from the environment is PySpark's only other way.
             context.pythonExec = settings["spark.pyspark.python"]
+            # It prints a traceback when the JVM dies, which is noticed elsewhere.
+            server: Any = context._accumulatorServer
+            server.handle_error = lambda request, address: None
             self.context = context
             self.cores = max(1, context.defaultParallelism)
             self.session = SparkSession(context)
@@ -69,6 +78,11 @@ class Jvm:
         except Exception:
             # Whatever py4j makes of a JVM that does not answer.
             return False
+
+    def cancel(self, group: str) -> None:
+        """Stops the jobs of a group, and those that are still to come. Nothing if the JVM dies."""
+        with contextlib.suppress(Exception):
+            self.context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
     def close(self) -> None:
         """Ends the session and the JVM. Dead ones are cleared away."""
@@ -91,6 +105,11 @@ class Jvm:
         with contextlib.suppress(Exception):
             self._gateway.shutdown()
         _forget()
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """py4j reports on the root logger, with a traceback, what its caller gets as an exception."""
+    return record.module != "java_gateway"
 
 
 def _stop(context: SparkContext) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from functools import partial, reduce
+from itertools import chain, compress
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
 from federation.events import Event
@@ -29,6 +30,9 @@ from resync.state.v2 import is_power_event
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PIECE = 10_000
+"""Events of a part that travel as one value."""
+
 _SHARED_TYPES = ("m.room.create", "m.room.power_levels", "m.room.join_rules")
 
 
@@ -36,7 +40,7 @@ def decide_in_parts(spark: SparkSession, problem: Prepared, bins: int) -> dict[K
     """Steps 1 to 4 of the algorithm; compare `resync.state.v2.resolve_v2`."""
     graph, conflicts, rejected = problem.graph, problem.conflicts, problem.rejected
     is_v2_1 = problem.version.state_resolution is StateResolution.V2_1
-    full = _full_conflicted_set(spark, problem, is_v2_1)
+    full = _full_conflicted_set(spark, problem, is_v2_1, bins)
 
     # 1 and 2: the power events, of which there are few and whose order matters.
     power_events = sort_power_events(graph, filter(is_power_event, full.values()), full)
@@ -53,26 +57,28 @@ def decide_in_parts(spark: SparkSession, problem: Prepared, bins: int) -> dict[K
     return {**settled.accepted, **_check_remaining(spark, problem, settled, remaining, bins)}
 
 
-def _full_conflicted_set(spark: SparkSession, problem: Prepared, is_v2_1: bool) -> dict[str, Event]:
+def _full_conflicted_set(
+    spark: SparkSession, problem: Prepared, is_v2_1: bool, bins: int
+) -> dict[str, Event]:
     """Compare `resync.state.v2.find_full_conflicted_set`."""
     graph = problem.graph
     conflicted = dict.fromkeys(chain.from_iterable(problem.conflicts.state_sets))
-    full = _auth_difference(spark, problem)
+    full = _auth_difference(spark, problem, bins)
     full.update((event_id, graph.event(event_id)) for event_id in conflicted)
     if is_v2_1:
         full.update(conflicted_state_subgraph(graph, conflicted))
     return {event_id: event for event_id, event in full.items() if event is not None}
 
 
-def _auth_difference(spark: SparkSession, problem: Prepared) -> dict[str, Event | None]:
+def _auth_difference(spark: SparkSession, problem: Prepared, bins: int) -> dict[str, Event | None]:
     """Every event that is not in the auth chain of every state.
 
-    The graph above what all states have in common is numbered and broadcast; a task walks the chain
-    of one state; an event that fewer states reach than there are is in the difference.
+    The graph above what all states have in common is numbered and broadcast; each task walks the
+    chains of some states and says which events are in some of them and in every one.
     """
     import pyarrow as pa
-    from pyspark.sql import functions
 
+    from resync.spark.packed import map_packed
     from resync.spark.tasks import walk_chains
 
     graph, state_sets = problem.graph, problem.conflicts.state_sets
@@ -86,28 +92,27 @@ def _auth_difference(spark: SparkSession, problem: Prepared) -> dict[str, Event 
             cited.extend([number[i] for i in graph.auth_event_ids(event) if i in number])
         starts.append(len(cited))
     roots = pa.list_(pa.int32())
-    table = pa.Table.from_batches(
-        pa.record_batch(
-            [pa.array([[number[i] for i in one if i in number]], roots)], names=["roots"]
-        )
-        for one in state_sets
-    )
+    partitions = [
+        [
+            pa.record_batch(
+                [pa.array([[number[i] for i in one if i in number]], roots)], names=["roots"]
+            )
+            for one in state_sets[start::bins]
+        ]
+        for start in range(min(bins, len(state_sets)))
+    ]
     broadcast = spark.sparkContext.broadcast((starts, cited))
     try:
-        reached = spark.createDataFrame(table).mapInArrow(
-            partial(walk_chains, graph=broadcast), "event int"
-        )
-        some = (
-            reached.groupBy("event")
-            .agg(functions.count("*").alias("states"))
-            .filter(functions.col("states") < len(state_sets))
-            .select("event")
-            .toArrow()
-        )
+        walked = map_packed(spark, partitions, partial(walk_chains, graph=broadcast))
     finally:
         broadcast.destroy()
-    found = (event_ids[place] for place in some.column("event").to_pylist())
-    return {event_id: events[event_id] for event_id in found}
+
+    def flags(name: str) -> list[int]:
+        return [int.from_bytes(batch.column(name)[0].as_py(), "little") for batch in walked]
+
+    some, every = reduce(or_, flags("some")), reduce(and_, flags("every"))
+    in_difference = (some & ~every).to_bytes(len(event_ids), "little")
+    return {event_id: events[event_id] for event_id in compress(event_ids, in_difference)}
 
 
 @dataclass(slots=True)
@@ -132,9 +137,9 @@ def _check_remaining(
     remaining: Sequence[Event],
     bins: int,
 ) -> dict[Key, str]:
-    import pyarrow as pa
 
-    from resync.spark.tasks import ENTRIES, Settled, check_remaining
+    from resync.spark.packed import map_packed
+    from resync.spark.tasks import Settled, check_remaining
 
     if not remaining:
         return {}
@@ -146,7 +151,6 @@ def _check_remaining(
     if not shared.has_one_parent_each:
         # Which power levels such an event hangs on depends on the order: it is not parted.
         parts = [_part(list(remaining), graph, settled, shared)]
-    # One record batch becomes one partition.
     batches = [_part_rows(number, part, graph, rejected) for number, part in enumerate(parts)]
     broadcast = spark.sparkContext.broadcast(
         Settled(
@@ -158,15 +162,16 @@ def _check_remaining(
         )
     )
     try:
-        table = pa.Table.from_batches(batches)
-        accepted = (
-            spark.createDataFrame(table)
-            .mapInArrow(partial(check_remaining, settled=broadcast), ENTRIES)
-            .toArrow()
-        )
+        task = partial(check_remaining, settled=broadcast)
+        accepted = map_packed(spark, map(_cut, batches), task)
     finally:
         broadcast.destroy()
     return by_problem((0,), accepted)[0]
+
+
+def _cut(batch: Any) -> list[Any]:
+    """A part as pieces of which each is small enough to be one value in Spark."""
+    return [batch.slice(start, PIECE) for start in range(0, batch.num_rows, PIECE)]
 
 
 class _Shared:

@@ -88,16 +88,15 @@ def _decide_whole(
 ) -> dict[int, dict[Key, str]]:
     import pyarrow as pa
 
-    from resync.spark.tasks import ENTRIES, decide_problems
+    from resync.spark.packed import map_packed
+    from resync.spark.tasks import decide_problems
 
     rows = [_problem_row(number, one) for number, one in problems.items()]
     placed = spread_sizes([len(row["event_ids"]) for row in rows], bins)
-    # One record batch becomes one partition.
-    table = pa.Table.from_batches(
-        [pa.RecordBatch.from_pylist([rows[p] for p in one], _problem_schema()) for one in placed]
-    )
-    decided = spark.createDataFrame(table).mapInArrow(decide_problems, ENTRIES).toArrow()
-    return by_problem(problems, decided)
+    partitions = [
+        [pa.RecordBatch.from_pylist([rows[p] for p in one], _problem_schema())] for one in placed
+    ]
+    return by_problem(problems, map_packed(spark, partitions, decide_problems))
 
 
 def _problem_schema() -> Any:

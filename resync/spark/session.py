@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,11 @@ Report = Callable[[int, int], None]
 """Told the tasks of a job that are done, and how many there are."""
 
 _POLL_SECONDS = 0.25
+_STARTING = "Spark is still starting"
+_STOPPING = "Spark is being stopped"
 _ATTEMPTS = 2
+_REMEMBERED_CANCELLATIONS = 1000
+_CLOSE_SECONDS = 30.0
 _NO_PYSPARK = (
     "PySpark is not installed. Large rooms are resynced in this process instead of on Spark, more "
     "slowly; to use Spark, install the package with its extra `spark` and restart"
@@ -68,21 +73,27 @@ class WarmSession:
         self._jvm: Jvm | None = None
         self._closed = False
         self._running: set[str] = set()
-        self._cancelled: set[str] = set()
+        # A job may be cancelled before it is run, so its name is kept, though not for ever.
+        self._cancelled: deque[str] = deque(maxlen=_REMEMBERED_CANCELLATIONS)
         self.unavailable = "Spark has not been started"
         """Why there is no session; "" when there is one."""
 
     def start(self) -> None:
         """Starts the session in the background."""
-        self.unavailable = "Spark is still starting"
-        threading.Thread(target=self._start_quietly, name="spark-start", daemon=True).start()
+        self.unavailable = _STARTING
+        threading.Thread(target=self._start_in_background, name="spark-start", daemon=True).start()
 
     def wait_until_started(self) -> bool:
         """Whether there is a session, once it has started or failed to. For the impatient: tests,
         benchmarks and demonstrations."""
-        while self.unavailable == "Spark is still starting":
+        while self.is_starting:
             time.sleep(0.05)
         return self.is_ready
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the first session is being started."""
+        return self.unavailable == _STARTING
 
     @property
     def is_ready(self) -> bool:
@@ -131,7 +142,6 @@ class WarmSession:
             return self._run(work, group, job, report)
         finally:
             self._running.discard(group)
-            self._cancelled.discard(group)
 
     def _run(
         self, work: str, group: str, job: Callable[[SparkSession], T], report: Report | None
@@ -139,7 +149,7 @@ class WarmSession:
         for attempt in range(1, _ATTEMPTS + 1):
             jvm = self._jvm
             if jvm is None or self._closed:
-                raise SparkUnavailable(self.unavailable or "Spark is being stopped")
+                raise SparkUnavailable(self.unavailable or _STOPPING)
             try:
                 with self._watched(jvm, work, group, report):
                     result = job(jvm.session)
@@ -162,41 +172,47 @@ class WarmSession:
         raise AssertionError
 
     def cancel(self, group: str) -> None:
-        """Stops a job wherever it is. Without effect on jobs that are over."""
-        if group not in self._running:
-            return
-        self._cancelled.add(group)
+        """Stops a job wherever it is, and before it has begun. Without effect when it is over."""
+        self._cancelled.append(group)
         jvm = self._jvm
         if jvm is not None and jvm.is_alive:
-            jvm.context.cancelJobGroup(group)
+            jvm.cancel(group)
 
     def close(self) -> None:
-        """Stops the jobs, the session and the JVM."""
+        """Stops the jobs, the session and the JVM, one that is being started too."""
         self._closed = True
-        jvm = self._jvm
-        if jvm is not None:
-            with self._starting:
-                jvm.close()
+        # Whoever starts a session notices, and gives up.
+        is_idle = self._starting.acquire(timeout=_CLOSE_SECONDS)
+        try:
+            if self._jvm is not None:
+                self._jvm.close()
                 self._jvm = None
+        finally:
+            if is_idle:
+                self._starting.release()
         self._metrics.ready(False)
         if self._directory is not None:
             self._directory.cleanup()
 
-    def _start_quietly(self) -> None:
+    def _start_in_background(self) -> None:
         with self._starting:
-            try:
-                self._start()
-            except SparkUnavailable as missing:
-                self.unavailable = str(missing)
-            except JavaMissing as missing:
-                self.unavailable = str(missing)
-            except ImportError:
-                self.unavailable = _NO_PYSPARK
-            else:
-                return
-            self._metrics.session("unavailable")
-            if not self._closed:
-                logger.warning("no Spark", reason=self.unavailable)
+            self._start_or_say_why_not()
+
+    def _start_or_say_why_not(self) -> None:
+        """Starts a session; what keeps it from starting goes to `unavailable` and the log."""
+        try:
+            self._start()
+        except (SparkUnavailable, JavaMissing) as missing:
+            self.unavailable = str(missing)
+        except ImportError:
+            self.unavailable = _NO_PYSPARK
+        except Exception as error:
+            self.unavailable = f"Spark did not start: {error!r}"
+        else:
+            return
+        self._metrics.session("unavailable")
+        if not self._closed:
+            logger.warning("no Spark", reason=self.unavailable)
 
     def _start(self) -> None:
         java = find_java(self._environment)
@@ -207,23 +223,25 @@ class WarmSession:
 
         from resync.spark.gateway import Jvm, one_line
 
-        if self._closed:
-            raise SparkUnavailable("Spark is being stopped")
+        self._insist_on_being_open()
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(
                 prefix="resync-spark-", ignore_cleanup_errors=True
             )
         directory = Path(self._directory.name)
-        jvm = Jvm(spark_settings(self.master, self._settings, directory), directory / "spark.log")
+        jvm = Jvm(
+            spark_settings(self.master, self._settings, directory),
+            directory / "spark.log",
+            go_on=self._insist_on_being_open,
+        )
         try:
+            self._insist_on_being_open()
             _warm_up(jvm.session)
+            self._insist_on_being_open()
         except Exception as error:
             jvm.close()
             raise SparkUnavailable(f"Spark cannot run a job: {one_line(error)}") from error
         self._jvm, self.unavailable = jvm, ""
-        if self._closed:
-            jvm.close()
-            raise SparkUnavailable("Spark is being stopped")
         self._metrics.session("started")
         logger.info(
             "Spark is ready",
@@ -242,19 +260,23 @@ class WarmSession:
             self._metrics.session("lost")
             self._jvm, self.unavailable = None, "Spark is starting again"
             failed.close()
-            try:
-                self._start()
-            except (SparkUnavailable, JavaMissing) as missing:
-                self.unavailable = str(missing)
-                self._metrics.session("unavailable")
-                logger.warning("no Spark", reason=self.unavailable)
+            self._start_or_say_why_not()
+
+    def _insist_on_being_open(self) -> None:
+        """
+        Raises:
+            SparkUnavailable: `close` was called.
+        """
+        if self._closed:
+            raise SparkUnavailable(_STOPPING)
 
     @contextmanager
     def _watched(self, jvm: Jvm, work: str, group: str, report: Report | None) -> Iterator[None]:
         """The block's jobs belong to `group`; its progress is told to `report`."""
+        jvm.context.setJobGroup(group, f"{work}: {group}", True)
+        # In this order: what is cancelled from here on, the JVM knows of.
         if group in self._cancelled:
             raise SparkJobCancelled(group)
-        jvm.context.setJobGroup(group, f"{work}: {group}", True)
         over = threading.Event()
         watcher: threading.Thread | None = None
         if report is not None:

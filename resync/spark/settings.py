@@ -62,5 +62,7 @@ def spark_settings(
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(directory),
+            # What a JVM that is killed leaves lying about is cleared away with the directory.
+            "spark.driver.defaultJavaOptions": (f'"-Djava.io.tmpdir={directory}" -XX:-UsePerfData'),
         }
     return {**settings, **overrides, **_FORCED, "spark.master": master}

@@ -40,11 +40,7 @@ class Broadcast(Protocol[T_co]):
 
 
 OUTCOMES = tuple(Outcome)
-"""The outcomes by the numbers that stand for them in `CHECKS`."""
-CHECKS = "index int, outcome tinyint, event_id binary, reason binary"
-"""The schema of `check_batches`' results."""
-ENTRIES = "problem int, type binary, state_key binary, event_id binary"
-"""The schema of accepted state entries."""
+"""The outcomes by the numbers that stand for them in results."""
 _CHECKS = pa.schema(
     [
         ("index", pa.int32()),
@@ -73,7 +69,10 @@ def echo(batches: Iterable[Any]) -> Iterator[Any]:
 def check_batches(
     batches: Iterable[Any], *, room_version: str, room_id: str, keys: Broadcast[Keys]
 ) -> Iterator[Any]:
-    """`check_pdus` over batches with the columns `index` and `json`; gives `CHECKS`."""
+    """`check_pdus` over batches with the columns `index` and `json`.
+
+    Gives for each event `index`, `outcome` (see `OUTCOMES`), `event_id` and `reason`.
+    """
     for batch in batches:
         texts = [to_text(data) for data in batch.column("json").to_pylist()]
         checks = check_pdus(texts, room_version, room_id, keys.value)
@@ -95,27 +94,32 @@ def check_batches(
 
 
 def walk_chains(batches: Iterable[Any], *, graph: Broadcast[Graph]) -> Iterator[Any]:
-    """The events in the auth chain of each state; one row of the input is one state.
+    """The events in the auth chains of states; one row of the input is one state.
 
-    Input: `roots`, the numbers of its conflicted events. Output: `event`, each number once for
-    each state that reaches it.
+    Input: `roots`, the numbers of its conflicted events. Output: one row, with a byte for each
+    event that is 1 if it is in the chain of `some` state of the input, and of `every` one.
     """
     starts, cited = graph.value
+    events = len(starts) - 1
+    some, every = 0, None
     for batch in batches:
         for roots in batch.column("roots").to_pylist():
-            seen = bytearray(len(starts) - 1)
+            seen = bytearray(events)
             stack = roots
             for root in roots:
                 seen[root] = 1
-            reached = list(roots)
             while stack:
                 event = stack.pop()
                 for other in cited[starts[event] : starts[event + 1]]:
                     if not seen[other]:
                         seen[other] = 1
                         stack.append(other)
-                        reached.append(other)
-            yield pa.record_batch({"event": pa.array(reached, pa.int32())})
+            reached = int.from_bytes(seen, "little")
+            some |= reached
+            every = reached if every is None else every & reached
+    if every is not None:
+        flags = [pa.array([one.to_bytes(events, "little")]) for one in (some, every)]
+        yield pa.record_batch(flags, names=["some", "every"])
 
 
 # -- one large room: the events that remain when the power events are settled --------------------
@@ -142,7 +146,7 @@ class Settled(NamedTuple):
 
 
 def check_remaining(batches: Iterable[Any], *, settled: Broadcast[Settled]) -> Iterator[Any]:
-    """Mainline ordering and iterative auth checks for parts of a room; gives `ENTRIES`.
+    """Mainline ordering and iterative auth checks for parts of a room; gives `_entries`.
 
     Input, for each event: `part`, `role`, `event_id`, `json` (null: it is not known), `rejected`,
     and for an entry of the partially resolved state `type` and `state_key`.
@@ -199,7 +203,7 @@ IS_REJECTED, IS_COMMON = 1, 2
 
 
 def decide_problems(batches: Iterable[Any]) -> Iterator[Any]:
-    """The deciding part of state resolution; one row is one problem; gives `ENTRIES`.
+    """The deciding part of state resolution; one row is one problem; gives `_entries`.
 
     Columns: `problem`, its number; `room_version`; `room_id`; `event_ids`, `jsons` (null: the event
     is not known) and `flags`; `types`, `state_keys` and `values` of the entries that are looked at
@@ -253,6 +257,7 @@ def _parse(event_id: str, json_text: str, version: RoomVersion) -> Event:
 
 
 def _entries(entries: Sequence[tuple[int, tuple[str, str], str]]) -> Any:
+    """Accepted state entries: the number of the problem, the entry and the id of its event."""
     return pa.record_batch(
         [
             pa.array([number for number, _, _ in entries], pa.int32()),

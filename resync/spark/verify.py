@@ -67,30 +67,33 @@ def _check(
 ) -> list[PduCheck]:
     import pyarrow as pa
 
-    from resync.spark.tasks import CHECKS, OUTCOMES, check_batches, to_bytes, to_text
+    from resync.spark.packed import map_packed
+    from resync.spark.tasks import OUTCOMES, check_batches, to_bytes, to_text
 
-    # One record batch becomes one partition: no shuffle is needed to spread the work.
-    table = pa.Table.from_batches(
-        pa.record_batch(
-            {
-                "index": pa.array(range(start, min(start + rows, len(json_texts))), pa.int32()),
-                "json": pa.array(map(to_bytes, json_texts[start : start + rows]), pa.binary()),
-            }
-        )
+    partitions = (
+        [
+            pa.record_batch(
+                {
+                    "index": pa.array(range(start, min(start + rows, len(json_texts))), pa.int32()),
+                    "json": pa.array(map(to_bytes, json_texts[start : start + rows]), pa.binary()),
+                }
+            )
+        ]
         for start in range(0, len(json_texts), rows)
     )
     broadcast = spark.sparkContext.broadcast(dict(keys))
     try:
         task = partial(check_batches, room_version=room_version, room_id=room_id, keys=broadcast)
-        checked = spark.createDataFrame(table).mapInArrow(task, CHECKS).toArrow()
+        checked = map_packed(spark, partitions, task)
     finally:
         broadcast.destroy()
     results: list[PduCheck | None] = [None] * len(json_texts)
-    columns = (checked.column(name).to_pylist() for name in checked.column_names)
-    for index, outcome, event_id, reason in zip(*columns, strict=True):
-        results[index] = PduCheck(
-            OUTCOMES[outcome], None if event_id is None else to_text(event_id), to_text(reason)
-        )
+    for batch in checked:
+        columns = (batch.column(name).to_pylist() for name in batch.schema.names)
+        for index, outcome, event_id, reason in zip(*columns, strict=True):
+            results[index] = PduCheck(
+                OUTCOMES[outcome], None if event_id is None else to_text(event_id), to_text(reason)
+            )
     complete = [check for check in results if check is not None]
     if len(complete) != len(json_texts):
         raise RuntimeError(f"{len(json_texts) - len(complete)} PDUs came back without a result")

@@ -108,25 +108,20 @@ async def pooled(texts: Sequence[str], processes: int) -> float:
 
 
 def transfer(session: WarmSession, texts: Sequence[str]) -> float:
-    """Seconds for the events to go to the Python processes and back to the JVM, untouched."""
+    """Seconds for the events to go to the Python processes and back, untouched."""
     import pyarrow as pa
 
+    from resync.spark.packed import map_packed
     from resync.spark.tasks import echo, to_bytes
 
     rows = rows_per_task(len(texts), session.cores)
 
     def job(spark: Any) -> int:
-        table = pa.Table.from_batches(
-            pa.record_batch(
-                {
-                    "index": pa.array(range(i, min(i + rows, len(texts))), pa.int32()),
-                    "json": pa.array(map(to_bytes, texts[i : i + rows]), pa.binary()),
-                }
-            )
+        partitions = (
+            [pa.record_batch({"json": pa.array(map(to_bytes, texts[i : i + rows]), pa.binary())})]
             for i in range(0, len(texts), rows)
         )
-        there = spark.createDataFrame(table).mapInArrow(echo, "index int, json binary")
-        return there.select("index").toArrow().num_rows
+        return sum(batch.num_rows for batch in map_packed(spark, partitions, echo))
 
     return timed(lambda: session.run("verify", "transfer", job))[0]
 

@@ -17,6 +17,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from federation.events import Event
@@ -67,7 +68,7 @@ class Room:
             content,
             state_key=state_key,
             auth_events=select_auth_events(self.version, pdu, fork.state),  # type: ignore[arg-type]
-            prev_events=list(fork.state.values())[:1],
+            prev_events=list(islice(fork.state.values(), 1)),
             depth=len(self.events) + 1,
             origin_server_ts=fork.timestamp,
         )

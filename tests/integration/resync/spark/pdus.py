@@ -46,7 +46,7 @@ def _signed(version, number):
 
 
 def _spoil(pdu, rng):
-    match rng.randrange(12):
+    match rng.randrange(13):
         case 0:
             pdu["content"]["displayname"] = "changed after signing"
         case 1:
@@ -62,4 +62,6 @@ def _spoil(pdu, rng):
             return rng.choice(("", "{", "[]", "null", '{"a":NaN}', "[" * 2000))
         case 6:
             pdu["content"]["n"] = rng.choice((1.5, 2**60))
+        case 7:
+            pdu["signatures"][SERVER] = {"ed25519:unknown": "A" * 86}
     return json.dumps(pdu)

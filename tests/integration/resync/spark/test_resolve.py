@@ -4,6 +4,8 @@ from resync.spark.resolve import SparkResolver
 from tests.histories import ALL_VERSIONS
 from tests.integration.resync.spark.batches import applied, random_batch
 
+pytestmark = pytest.mark.xdist_group("spark")  # They share one session.
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_batch_of_rooms_of_all_versions_is_resolved_as_in_process(spark, seed):

@@ -1,6 +1,7 @@
 """Jobs that are stopped, sessions that are closed, and what cannot be started."""
 
 import os
+import tempfile
 import threading
 import time
 
@@ -12,6 +13,8 @@ from resync.spark.errors import SparkJobCancelled, SparkJobFailed, SparkUnavaila
 from resync.spark.metrics import SparkMetrics
 from resync.spark.session import WarmSession
 from tests.integration.resync.spark.conftest import open_session
+
+pytestmark = pytest.mark.slow  # Each starts JVMs of its own.
 
 
 def sleep(batches):
@@ -51,6 +54,26 @@ def test_a_cancelled_job_stops_and_the_session_goes_on(spark):
     assert spark.run("verify", "next", lambda session: session.range(3).count()) == 3
 
 
+def test_a_job_that_was_cancelled_before_it_began_does_not_begin(spark):
+    begun = []
+    spark.cancel("early")
+    with pytest.raises(SparkJobCancelled):
+        spark.run("verify", "early", begun.append)
+    assert begun == []
+
+
+def test_a_job_that_is_cancelled_while_it_is_prepared_stops(spark):
+    def job(session):
+        # Nothing of it has reached Spark so far.
+        spark.cancel("prepared")
+        return job_of(sleep)(session)
+
+    started = time.monotonic()
+    with pytest.raises(SparkJobCancelled):
+        spark.run("verify", "prepared", job)
+    assert time.monotonic() - started < 300  # The task takes twice as long.
+
+
 def test_a_job_that_fails_is_tried_twice(spark):
     attempts = []
 
@@ -61,6 +84,24 @@ def test_a_job_that_fails_is_tried_twice(spark):
     with pytest.raises(SparkJobFailed):
         spark.run("verify", "broken", job)
     assert len(attempts) == 2
+
+
+@pytest.mark.parametrize("seconds", [0.2, 4])
+def test_a_session_that_is_closed_while_it_starts_leaves_nothing(
+    no_session, tmp_path, monkeypatch, seconds
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    session = WarmSession(
+        "local[1]", {}, environment=os.environ, metrics=SparkMetrics(CollectorRegistry())
+    )
+    before = set(psutil.Process().children(recursive=True))
+    session.start()
+    time.sleep(seconds)
+    assert session.is_starting
+    session.close()
+    assert set(psutil.Process().children(recursive=True)) - before == set()
+    assert list(tmp_path.iterdir()) == []
+    assert not session.is_ready
 
 
 def test_a_closed_session_leaves_no_process_and_takes_no_job(no_session):

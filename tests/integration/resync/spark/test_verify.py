@@ -5,6 +5,8 @@ from federation.room_versions import ROOM_VERSIONS
 from resync.spark.verify import SparkPduChecker
 from tests.integration.resync.spark.pdus import KEYS, random_texts, room_id_of
 
+pytestmark = pytest.mark.xdist_group("spark")  # They share one session.
+
 
 @pytest.mark.parametrize("room_version", ["1", "3", "6", "10", "12"])
 def test_spark_gives_the_verdicts_of_the_function_it_runs(spark, room_version):

@@ -5,38 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
 
 from federation.simulator import SimulatedFederation
 from resync.progress import Phase
-from resync.worker import Worker
 from tests.integration.resync.our_server import OurServer
-from tests.integration.resync.spark.conftest import TEST_SETTINGS
+from tests.integration.resync.spark.working import (
+    RESOLVED_ON_SPARK,
+    SPARK,
+    VERIFIED_ON_SPARK,
+    finished,
+    fork,
+    held,
+    jobs,
+    metric,
+    session_of,
+    working,
+)
 from tests.integration.resync.truth import check_truth
 
-SPARK = {"master": "local[2]", "min_events": 500, "settings": TEST_SETTINGS}
-
-
-def metric(worker: Worker, name: str) -> float:
-    lines = worker.metrics.render().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-
-@asynccontextmanager
-async def working(worker: Worker) -> AsyncIterator[None]:
-    """The worker runs, its session is warm."""
-    work = asyncio.create_task(worker.run())
-    try:
-        await asyncio.sleep(0)
-        session = worker._spark._session
-        assert await asyncio.to_thread(session.wait_until_started), session.unavailable
-        yield
-    finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+pytestmark = pytest.mark.slow  # Each starts JVMs of its own.
 
 
 @pytest.fixture
@@ -47,7 +37,7 @@ def ours(make_ours: Callable[..., OurServer], sqlite_url: str, no_session: None)
 async def test_a_large_room_goes_through_spark(
     simulated: SimulatedFederation, ours: OurServer
 ) -> None:
-    room = simulated.create_room("10", members=900)
+    room = simulated.create_room("10", members=VERIFIED_ON_SPARK)
     phases = set()
     async with ours.worker() as worker:
         async with working(worker), worker.progress.subscribe() as changes:
@@ -65,25 +55,44 @@ async def test_a_large_room_goes_through_spark(
     assert Phase.DONE in phases
 
 
+async def test_the_states_of_a_forked_room_are_resolved_on_spark(
+    simulated: SimulatedFederation, ours: OurServer
+) -> None:
+    room = simulated.create_room("11", members=RESOLVED_ON_SPARK)
+    joined = await ours.join(room)
+    events = fork(room)
+    await ours.receive(room, events)
+    async with ours.worker() as worker:
+        with held(simulated) as release:
+            async with working(worker):
+                release()
+                await finished(worker, room)
+        assert jobs(worker, "resolve", "ok") >= 1
+        assert metric(worker, 'resync_engine_events_total{engine="spark",work="resolve"}') >= 600
+        assert metric(worker, 'resync_engine_events_total{engine="process"') == 0
+        assert jobs(worker, "resolve", "retried") + jobs(worker, "resolve", "failed") == 0
+    check_truth(ours, room, joined.join_event_id, events)
+
+
 async def test_a_killed_jvm_costs_a_retry_and_nothing_else(
     simulated: SimulatedFederation, ours: OurServer
 ) -> None:
-    room = simulated.create_room("11", members=900)
+    room = simulated.create_room("11", members=VERIFIED_ON_SPARK)
     async with ours.worker() as worker:
         async with working(worker), worker.progress.subscribe() as changes:
-            first = worker._spark._session.jvm_pid
+            first = session_of(worker).jvm_pid
             # The next job finds a session that looks alive and is not.
             os.kill(first, signal.SIGSTOP)
             joined = await worker.join(
                 room.room_id, simulated.server_names[:1], f"@alice:{ours.settings['server_name']}"
             )
-            while not worker._spark._session.running_jobs:  # noqa: ASYNC110
+            while not session_of(worker).running_jobs:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             os.kill(first, signal.SIGKILL)
             async for progress in changes:
                 if progress.finished:
                     break
-            assert worker._spark._session.jvm_pid not in (None, first)
+            assert session_of(worker).jvm_pid not in (None, first)
         assert metric(worker, 'resync_spark_sessions_total{event="lost"}') == 1
         assert metric(worker, 'resync_spark_jobs_total{result="retried",work="verify"}') == 1
         assert metric(worker, 'resync_spark_jobs_total{result="ok",work="verify"}') >= 1
