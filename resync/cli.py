@@ -95,6 +95,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="the user of this server who joins",
     )
     join.add_argument("--wait", action="store_true", help="wait until the room is fully stated")
+    leave = add("leave", "Let a user leave a room, partially joined or not.", _leave)
+    leave.add_argument("room_id", metavar="ROOM", type=_room_id, help="the id of the room")
+    leave.add_argument("user_id", metavar="USER", type=_user_id, help="a user of this server")
+    purge = add(
+        "purge",
+        "Delete everything that is known of a room. Nobody is told: let its users leave before, "
+        "and the servers hear of it.",
+        _purge,
+    )
+    purge.add_argument("room_id", metavar="ROOM", type=_room_id, help="the id of the room")
     status = add("status", "Show rooms, progress, last error and next attempt.", _status)
     status.add_argument("room_id", metavar="ROOM", nargs="?", type=_room_id, help="one room only")
     status.add_argument("--json", action="store_true", help="print JSON")
@@ -207,6 +217,22 @@ def _join(options: argparse.Namespace) -> int:
     from resync.commands.join import join
 
     return _run(join(config, wish, wait=options.wait, out=sys.stdout, progress_to=sys.stderr))
+
+
+def _leave(options: argparse.Namespace) -> int:
+    config = _load_config(options)
+    configure_logging(config.log.format, "warning")
+    from resync.commands.leave import leave
+
+    return _run(leave(config, options.room_id, options.user_id, out=sys.stdout))
+
+
+def _purge(options: argparse.Namespace) -> int:
+    config = _load_config(options)
+    configure_logging(config.log.format, "warning")
+    from resync.commands.leave import purge
+
+    return _run(purge(config, options.room_id, out=sys.stdout))
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -34,13 +34,14 @@ from resync.admin.metrics import Metrics
 from resync.admin.token import load_or_create_token
 from resync.collector import Collector
 from resync.config import Config, FederationListener
-from resync.errors import ListenerFailed
+from resync.errors import ListenerFailed, ResyncError
 from resync.inbound import InboundAnswers
 from resync.join import Joiner, JoinResult
 from resync.join_request import check_join_request
 from resync.leave import Departures
 from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
+from resync.patience import Patience
 from resync.progress import Phase, ProgressBoard
 from resync.progress_record import ProgressRecorder
 from resync.receive import InboundQueue, Received, Receiver, TransactionReceiver
@@ -60,7 +61,7 @@ from resync.spark.session import WarmSession
 from resync.state.batch import InProcessResolver, Resolver
 from resync.state_fetch import Report, RoomToFetch, StateFetcher
 from resync.verify import CheckPool, PduVerifier
-from storage import history, migrate, partial_state
+from storage import history, jobs, migrate, partial_state
 from storage.database import Database
 from storage.errors import RoomNotPartial, SchemaOutOfDate
 from storage.keys import DatabaseKeyStore
@@ -78,6 +79,7 @@ class Worker:
     Attributes:
         progress: how far each room is that this process works on.
         metrics: what is counted.
+        spark: the engine for large rooms; None if the config turns it off.
         receiver: takes in events.
         creator: makes events of local users.
         departures: lets local users leave, and purges rooms.
@@ -102,7 +104,7 @@ class Worker:
         self._config = config
         self._database = database
         self._key_ring = key_ring
-        self._spark = spark
+        self.spark = spark
         self._replication = replication
         self._announcements = announcements
         self.metrics = metrics
@@ -137,9 +139,12 @@ class Worker:
             server_name=config.server_name,
         )
         self._inbound = InboundQueue(
-            database=database, receiver=self.receiver, on_received=self._on_received
+            database=database,
+            receiver=self.receiver,
+            on_received=self._on_received,
+            metrics=metrics,
         )
-        self._sender = EventSender(database=database, client=client)
+        self._sender = EventSender(database=database, client=client, metrics=metrics)
         self.creator = EventCreator(
             server_name=config.server_name,
             signing_key=signing_key,
@@ -151,7 +156,10 @@ class Worker:
             database=database,
             sender_is_back=self._sender.is_back,
             transactions=TransactionReceiver(
-                database=database, verifier=verifier, wake=self._inbound.wake
+                database=database,
+                verifier=verifier,
+                metrics=metrics,
+                wake=self._inbound.wake,
             ),
         )
         self._scheduler = Scheduler(
@@ -252,9 +260,9 @@ class Worker:
             ListenerFailed: a port of the config is taken.
         """
         async with AsyncExitStack() as stack:
-            if self._spark is not None:
-                self._spark.start()
-                stack.push_async_callback(asyncio.to_thread, self._spark.close)
+            if self.spark is not None:
+                self.spark.start()
+                stack.push_async_callback(asyncio.to_thread, self.spark.close)
             await self._start_replication()
             stack.push_async_callback(self._replication.close)
             if self._config.admin is not None:
@@ -287,6 +295,10 @@ class Worker:
         self._scheduler.wake()
         return joined
 
+    async def send_queued(self) -> list[str]:
+        """Tries once to send what is queued for other servers; returns those that lack some."""
+        return await self._sender.send_once()
+
     def wake(self) -> None:
         """A room may be due: look at once."""
         self._key_ring.forget_failures()
@@ -305,10 +317,19 @@ class Worker:
         return await self._replication.wait_for_event(event_id, timeout_seconds)
 
     async def _resync(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
-        with self._collector.room():
-            await self._resync_room(room_id, assert_lease)
+        failed_attempts = await self._database.read(jobs.load_uncheckable_attempts, room_id)
+        patience = Patience(failed_attempts)
+        try:
+            with self._collector.room():
+                await self._resync_room(room_id, patience, assert_lease)
+        except ResyncError:
+            if patience.is_spent:
+                await self._database.run(jobs.record_uncheckable_attempt, room_id)
+            raise
 
-    async def _resync_room(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
+    async def _resync_room(
+        self, room_id: str, patience: Patience, assert_lease: Callable[[Connection], None]
+    ) -> None:
         room = await self._database.read(partial_state.load_partial_room, room_id)
         if room is None or room.room_version is None:
             raise RoomNotPartial(room_id)
@@ -331,6 +352,7 @@ class Worker:
                         joined_via=room.joined_via,
                         servers=servers,
                     ),
+                    patience=patience,
                 ),
                 database=self._database,
                 fetcher=self._fetcher,
@@ -349,10 +371,10 @@ class Worker:
     @contextmanager
     def _resolver(self, room_id: str, report: Report) -> Iterator[Resolver]:
         """What resolves states for one resync; what it still does afterwards is stopped."""
-        if self._spark is None:
+        if self.spark is None:
             yield InProcessResolver()
             return
-        resolver = self._spark.resolver(
+        resolver = self.spark.resolver(
             room_id, lambda done, total: report(Phase.RESOLVE, done, total)
         )
         try:
@@ -429,6 +451,8 @@ class Worker:
         app = AdminApi(
             rooms,
             join=self.join,
+            leave=self.departures.leave,
+            purge=self.departures.purge,
             server_name=self._config.server_name,
             token=load_or_create_token(admin.token_path),
             metrics=self.metrics,

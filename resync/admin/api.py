@@ -1,4 +1,4 @@
-"""The admin HTTP listener: rooms, resync on demand, joins, health, metrics and the status page.
+"""The admin HTTP listener: rooms, resync on demand, joins and leaves, health, metrics, status page.
 
 Errors have the shape of the Matrix APIs: `{"errcode", "error"}`.
 """
@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from federation.errors import FederationError, InvalidIdentifier
-from federation.identifiers import check_room_id
+from federation.identifiers import check_room_id, check_user_id
 from resync.admin.errors import AdminError, bad_json, invalid_parameter, unknown_room
 from resync.admin.health import Health
 from resync.admin.metrics import CONTENT_TYPE, Metrics
@@ -61,6 +61,20 @@ Raises ResyncError or FederationError.
 """
 
 
+class Left(Protocol):
+    """The event by which a user left."""
+
+    @property
+    def event_id(self) -> str: ...
+
+
+Leave = Callable[[str, str], Awaitable[Left]]
+"""Lets a local user leave: room id, user id. Raises ResyncError if the user is not in the room."""
+
+Purge = Callable[[str], Awaitable[bool]]
+"""Deletes everything that is known of a room; False: nothing was."""
+
+
 class RoomService(Protocol):
     """What the API asks about rooms. A worker and a test answer from the same database."""
 
@@ -88,6 +102,8 @@ class AdminApi:
         rooms: RoomService,
         *,
         join: Join,
+        leave: Leave,
+        purge: Purge,
         server_name: str,
         token: str,
         metrics: Metrics,
@@ -95,6 +111,8 @@ class AdminApi:
     ) -> None:
         self._rooms = rooms
         self._make_join = join
+        self._make_leave = leave
+        self._purge_room = purge
         self._server_name = server_name
         self._token = token
         self._metrics = metrics
@@ -112,6 +130,8 @@ class AdminApi:
         app.router.add_get(f"{_API}/rooms/{{room_id}}", self._get_room)
         app.router.add_post(f"{_API}/rooms/{{room_id}}/resync", self._trigger)
         app.router.add_post(f"{_API}/join", self._join)
+        app.router.add_post(f"{_API}/leave", self._leave)
+        app.router.add_delete(f"{_API}/rooms/{{room_id}}", self._purge)
         add_page_routes(app)
         app.on_response_prepare.append(_set_security_headers)
         return app
@@ -217,6 +237,26 @@ class AdminApi:
             },
             status=202,
         )
+
+    async def _leave(self, request: web.Request) -> web.Response:
+        body = await _read_object(request)
+        room_id, user_id = _read_string(body, "room_id"), _read_string(body, "user_id")
+        try:
+            check_room_id(room_id)
+            check_user_id(user_id)
+        except InvalidIdentifier as error:
+            raise invalid_parameter(str(error)) from error
+        try:
+            left = await self._make_leave(room_id, user_id)
+        except ResyncError as error:
+            raise AdminError(403, "M_FORBIDDEN", str(error)) from error
+        return web.json_response({"room_id": room_id, "event_id": left.event_id})
+
+    async def _purge(self, request: web.Request) -> web.Response:
+        room_id = _read_room_id(request)
+        if not await self._purge_room(room_id):
+            raise unknown_room(room_id)
+        return web.json_response({"room_id": room_id})
 
 
 @web.middleware

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import aiohttp
+import yarl
 
 from resync.admin.token import TokenError, read_token
 from resync.config import AdminConfig
@@ -17,6 +19,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 _KNOCK_SECONDS = 2.0
 # A resident may need minutes for /send_join of a large room.
 _JOIN_SECONDS = 900.0
+_CHANGE_SECONDS = 300.0
 
 
 class JoinAnswer(NamedTuple):
@@ -42,18 +45,34 @@ class AdminClient:
     async def join(self, wish: JoinRequest) -> JoinAnswer:
         """Let the worker join the room. Raises `WorkerRefused`."""
         body = {"room_id": wish.room_id, "user_id": wish.user_id, "via": list(wish.via)}
+        answer = await self._ask("POST", "join", body, seconds=_JOIN_SECONDS)
+        return JoinAnswer(**{name: answer[name] for name in JoinAnswer._fields})
+
+    async def leave(self, room_id: str, user_id: str) -> str:
+        """Let a user leave; returns the id of the event. Raises `WorkerRefused`."""
+        body = {"room_id": room_id, "user_id": user_id}
+        answer = await self._ask("POST", "leave", body, seconds=_CHANGE_SECONDS)
+        return str(answer["event_id"])
+
+    async def purge(self, room_id: str) -> None:
+        """Let the worker delete a room. Raises `WorkerRefused`."""
+        path = "rooms/" + quote(room_id, safe="")
+        await self._ask("DELETE", path, None, seconds=_CHANGE_SECONDS)
+
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None, *, seconds: float
+    ) -> dict[str, Any]:
+        # As it is quoted: a room id is one segment, whatever it contains.
+        url = yarl.URL("_resync/admin/v1/" + path, encoded=True)
+        timeout = aiohttp.ClientTimeout(total=seconds)
         try:
-            async with self._session.post(
-                "_resync/admin/v1/join",
-                json=body,
-                timeout=aiohttp.ClientTimeout(total=_JOIN_SECONDS),
-            ) as response:
+            async with self._session.request(method, url, json=body, timeout=timeout) as response:
                 answer: dict[str, Any] = await response.json()
-                if response.status != 202:
+                if response.status not in (200, 202):
                     raise WorkerRefused(str(answer.get("error")))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise WorkerRefused(f"the running worker stopped answering: {error}") from error
-        return JoinAnswer(**{name: answer[name] for name in JoinAnswer._fields})
+        return answer
 
 
 @asynccontextmanager

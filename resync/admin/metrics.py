@@ -61,6 +61,35 @@ class Metrics:
             ["endpoint", "result"],
             registry=self.registry,
         )
+        self._inbound_transactions = Counter(
+            "resync_inbound_transactions",
+            "Transactions of other homeservers, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._inbound_pdus = Counter(
+            "resync_inbound_pdus",
+            "Events that other homeservers sent, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._inbound_edus = Counter(
+            "resync_inbound_edus",
+            "Ephemeral units that other homeservers sent and that nobody here looks at.",
+            registry=self.registry,
+        )
+        self._outgoing_transactions = Counter(
+            "resync_outgoing_transactions",
+            "Transactions with events of ours, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._outgoing_pdus = Counter(
+            "resync_outgoing_pdus",
+            "Events of ours delivered to a server, by what it said of them.",
+            ["result"],
+            registry=self.registry,
+        )
         self._stage_seconds = Counter(
             "resync_stage_seconds",
             "Seconds spent in each stage of the work.",
@@ -119,6 +148,32 @@ class Metrics:
     def request(self, endpoint: str, result: str) -> None:
         """Count a request to another homeserver: its endpoint, and "ok" or what went wrong."""
         self._requests.labels(endpoint, result).inc()
+
+    def inbound_transaction(self, result: str) -> None:
+        """Count a transaction: "taken", "repeated", "limited" or "failed"."""
+        self._inbound_transactions.labels(result).inc()
+
+    def inbound_pdus(self, result: str, count: int) -> None:
+        """Count received events.
+
+        At once "refused" (checks 1 to 3, the ACL) or "ignored" (of a room we are not in); once
+        they are taken in "accepted", "rejected", "soft_failed" or "dropped".
+        """
+        if count:
+            self._inbound_pdus.labels(result).inc(count)
+
+    def inbound_edus(self, count: int) -> None:
+        """Count received ephemeral units."""
+        self._inbound_edus.inc(count)
+
+    def outgoing_transaction(self, result: str) -> None:
+        """Count a transaction of ours: "sent" or "failed"."""
+        self._outgoing_transactions.labels(result).inc()
+
+    def outgoing_pdus(self, result: str, count: int) -> None:
+        """Count events of ours that a server has: "accepted", or "refused" by it."""
+        if count:
+            self._outgoing_pdus.labels(result).inc(count)
 
     def stage_seconds(self, stage: str, seconds: float) -> None:
         """Add time spent in a stage: fetch, parse, verify, auth, resolve, store."""

@@ -241,6 +241,43 @@ async def test_join_through_a_running_worker(operator, simulated):
         assert await operator.load_state(room.room_id) == room.current_state()
 
 
+async def test_leave_and_purge_through_a_running_worker(operator, simulated):
+    room = simulated.create_room("10", members=40)
+    via = simulated.server_names[0]
+    for resident in simulated.residents:
+        resident.faults.stall("state_ids")
+    async with operator.worker():
+        await operator.done("join", room.room_id, "--via", via, "--user", operator.user)
+        out = await operator.done("leave", room.room_id, operator.user)
+        assert out.startswith(f"{operator.user} left {room.room_id}: event $")
+        async with asyncio.timeout(TIMEOUT):
+            while room.membership(operator.user) != "leave":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert room.room_id in await operator.failed("leave", room.room_id, operator.user)
+        assert await operator.status() == []
+        assert await operator.done("purge", room.room_id) == f"Purged {room.room_id}\n"
+        assert room.room_id in await operator.failed("purge", room.room_id)
+
+
+async def test_leave_and_purge_without_a_worker(small_operator, simulated):
+    operator = small_operator
+    room = simulated.create_room("10", members=40)
+    join = ["join", room.room_id, "--via", simulated.server_names[0], "--user", operator.user]
+    await operator.done(*join)
+    out = await operator.done("leave", room.room_id, operator.user)
+    assert "left" in out
+    assert "could not be told" not in out
+    assert room.membership(operator.user) == "leave"
+    await operator.done(*join)
+    for resident in simulated.residents:
+        resident.faults.refuse("send", 500)
+    out = await operator.done("leave", room.room_id, operator.user)
+    assert "2 servers could not be told: `resync worker` tries them again" in out
+    await operator.done("purge", room.room_id)
+    assert room.room_id in await operator.failed("purge", room.room_id)
+    assert await operator.status() == []
+
+
 async def test_a_room_waits_until_its_servers_are_back(small_operator, simulated):
     operator = small_operator
     room = simulated.create_room("11", members=40)

@@ -15,6 +15,7 @@ from federation.errors import FederationError
 from resync.admin.api import AdminApi
 from resync.admin.health import Health
 from resync.admin.metrics import Metrics
+from resync.errors import ResyncError
 from resync.listener import listen
 from resync.status import TriggerResult
 from storage.errors import DatabaseUnavailable
@@ -105,6 +106,11 @@ class Joined:
     servers: int = 2
 
 
+@dataclass(frozen=True)
+class Left:
+    event_id: str
+
+
 @dataclass
 class Admin:
     """A running listener: what is behind it, and how to ask it."""
@@ -116,12 +122,22 @@ class Admin:
     port: int = 0
     joins: list[tuple[str, tuple[str, ...], str]] = field(default_factory=list)
     join_error: Exception | None = None
+    members: list[tuple[str, str]] = field(default_factory=list)
 
     async def join(self, room_id: str, via: Sequence[str], user_id: str) -> Joined:
         if self.join_error is not None:
             raise self.join_error
         self.joins.append((room_id, tuple(via), user_id))
         return Joined(room_id)
+
+    async def leave(self, room_id: str, user_id: str) -> Left:
+        if (room_id, user_id) not in self.members:
+            raise ResyncError(f"{user_id} is not in {room_id}")
+        self.members.remove((room_id, user_id))
+        return Left("$leave")
+
+    async def purge(self, room_id: str) -> bool:
+        return self.rooms.rooms.pop(room_id, None) is not None
 
     async def ask(self, method: str, path: str, *, token: str | None = TOKEN, **how):
         """Status and decoded body of a request."""
@@ -144,6 +160,8 @@ async def admin():
         api = AdminApi(
             admin.rooms,
             join=admin.join,
+            leave=admin.leave,
+            purge=admin.purge,
             server_name="example.com",
             token=TOKEN,
             metrics=admin.metrics,

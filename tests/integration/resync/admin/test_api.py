@@ -34,6 +34,8 @@ async def refused(request, status: int, errcode: str) -> str:
         ("GET", room_path(ROOM)),
         ("POST", room_path(ROOM, "/resync")),
         ("POST", f"{API}/join"),
+        ("POST", f"{API}/leave"),
+        ("DELETE", room_path(ROOM)),
         ("GET", f"{API}/nonsense"),
     ],
 )
@@ -215,6 +217,28 @@ async def test_a_join_that_fails(admin, join_failure):
     admin.join_error = join_failure
     said = await refused(admin.ask("POST", f"{API}/join", json=JOIN), 502, "M_UNKNOWN")
     assert said == "the join failed: hs1: 403 M_FORBIDDEN: banned"
+
+
+async def test_leave(admin):
+    body = {"room_id": ROOM, "user_id": "@alice:example.com"}
+    admin.members.append((ROOM, "@alice:example.com"))
+    assert await admin.ask("POST", f"{API}/leave", json=body) == (
+        200,
+        {"room_id": ROOM, "event_id": "$leave"},
+    )
+    said = await refused(admin.ask("POST", f"{API}/leave", json=body), 403, "M_FORBIDDEN")
+    assert "@alice:example.com" in said
+    for change in ({"room_id": "room"}, {"user_id": "alice"}):
+        request = admin.ask("POST", f"{API}/leave", json={**body, **change})
+        await refused(request, 400, "M_INVALID_PARAM")
+    await refused(admin.ask("POST", f"{API}/leave", json={"room_id": ROOM}), 400, "M_BAD_JSON")
+
+
+async def test_purge(admin):
+    admin.rooms.add(ROOM)
+    assert await admin.ask("DELETE", room_path(ROOM)) == (200, {"room_id": ROOM})
+    assert ROOM not in admin.rooms.rooms
+    await refused(admin.ask("DELETE", room_path(ROOM)), 404, "M_NOT_FOUND")
 
 
 async def test_what_was_not_foreseen_is_a_plain_500(admin, caplog):
