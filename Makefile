@@ -8,10 +8,8 @@ SYNAPSE_VENV := .venv-synapse
 SYNAPSE_INSTALLED := $(SYNAPSE_VENV)/.installed
 SYNAPSE_REQUIREMENTS := tests/interop/requirements-synapse.txt
 TEST_PROCESSES ?= 2
-# Each starts JVMs of its own: `make test-spark` runs them.
-SLOW_SPARK := $(addprefix tests/integration/resync/spark/,test_session.py test_worker.py)
 
-.PHONY: install demo run test test-spark lint format bench interop clean
+.PHONY: install demo run test test-slow lint format bench interop clean
 
 install: $(INSTALLED)
 
@@ -37,11 +35,11 @@ run: $(INSTALLED) resync.yaml
 	$(BIN)/resync --config resync.yaml worker
 
 test: $(INSTALLED)
-	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) tests/unit tests/integration $(SLOW_SPARK:%=--ignore=%)
+	$(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadgroup -m "not slow" tests/unit tests/integration
 
-# All of Spark, executors in processes of their own among it: minutes, and 4 GB of memory.
-test-spark: $(INSTALLED)
-	$(BIN)/pytest tests/integration/resync/spark tests/cluster
+# Long crash tests, and Spark with executors in processes of their own: minutes, and 4 GB of memory.
+test-slow: $(INSTALLED)
+	$(BIN)/pytest -m slow tests/integration tests/cluster
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Spark masters other than this process's own threads, all on loopback.
 
-These take minutes and memory, so they are no part of `make test`: see `make test-spark`.
+These take minutes and memory, so they are no part of `make test`: see `make test-slow`.
 """
 
 import contextlib

@@ -1,10 +1,14 @@
 """What holds on threads of one JVM holds on executors of their own."""
 
+import pytest
+
 from federation.checks import check_pdus
 from resync.spark.resolve import SparkResolver
 from resync.spark.verify import SparkPduChecker
 from tests.integration.resync.spark.batches import applied, random_batch
 from tests.integration.resync.spark.pdus import KEYS, random_texts, room_id_of
+
+pytestmark = pytest.mark.slow
 
 
 def executors(spark):

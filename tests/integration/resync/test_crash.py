@@ -40,7 +40,15 @@ async def join_room(simulated: SimulatedFederation, ours: OurServer, seed: int) 
     return PartialRoom(room, joined.join_event_id, events)
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("sqlite", 20), ("postgresql", 5)])
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        ("sqlite", 5),
+        ("postgresql", 5),
+        pytest.param("sqlite", 20, marks=pytest.mark.slow),
+        pytest.param("postgresql", 20, marks=pytest.mark.slow),
+    ],
+)
 async def test_killed_at_random_moments(
     kind: str,
     kills: int,
