@@ -27,7 +27,7 @@ from resync.errors import (
     ServerFailure,
 )
 from resync.outliers import OutlierAdmission
-from resync.patience import Patience, no_patience
+from resync.patience import RoomPatience, no_patience
 from resync.progress import Phase
 from resync.servers import ServerRotation
 from resync.verify import CheckedPdus, PduVerifier
@@ -85,7 +85,7 @@ class RoomToFetch:
         stored: ids of events that earlier fetches found to be stored, or stored themselves.
         entries: what the state events among them set, so that a state which is much like those
             before costs no more than what differs.
-        patience: for events that may pass the checks in a later attempt; none unless given.
+        patience: with what a later attempt may have; none unless given.
     """
 
     room_id: str
@@ -93,7 +93,7 @@ class RoomToFetch:
     servers: ServerRotation
     stored: set[str] = field(default_factory=set)
     entries: dict[str, event_store.StateEntry] = field(default_factory=dict)
-    patience: Patience = field(default_factory=no_patience)
+    patience: RoomPatience = field(default_factory=no_patience)
 
 
 class StateFetcher:
@@ -306,11 +306,11 @@ class _StateFetch:
             IncompleteState: too much is missing, or no server answered about some of it, so that
                 nothing can be given up yet.
         """
-        if len(self._missing) > MAX_SINGLE_EVENTS and not self._room.patience.is_left:
+        if len(self._missing) > MAX_SINGLE_EVENTS and not self._room.patience.with_events.is_left:
             # Others had their chance to deliver them better.
             self._missing.difference_update(self._refused)
         if len(self._missing) > MAX_SINGLE_EVENTS:
-            self._room.patience.spend()
+            self._room.patience.with_events.spend()
             raise IncompleteState(
                 f"{len(self._missing)} of the {self._to_fetch} events that {self._server} named "
                 f"for the state at {self._event_id} were not delivered or did not pass the checks"
@@ -381,8 +381,8 @@ class _StateFetch:
         Raises:
             KeysMissingForNow: the room has patience left for events that may pass later.
         """
-        if self._may_pass_later and self._room.patience.is_left:
-            self._room.patience.spend()
+        if self._may_pass_later and self._room.patience.with_events.is_left:
+            self._room.patience.with_events.spend()
             raise KeysMissingForNow(
                 f"the state at {self._event_id}",
                 len(self._may_pass_later),

@@ -41,7 +41,7 @@ from resync.join_request import check_join_request
 from resync.leave import Departures
 from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
-from resync.patience import Patience
+from resync.patience import RoomPatience, make_patience
 from resync.progress import Phase, ProgressBoard
 from resync.progress_record import ProgressRecorder
 from resync.receive import InboundQueue, Received, Receiver, TransactionReceiver
@@ -317,18 +317,20 @@ class Worker:
         return await self._replication.wait_for_event(event_id, timeout_seconds)
 
     async def _resync(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
-        failed_attempts = await self._database.read(jobs.load_uncheckable_attempts, room_id)
-        patience = Patience(failed_attempts)
+        patience = make_patience(*await self._database.read(jobs.load_patient_attempts, room_id))
         try:
             with self._collector.room():
                 await self._resync_room(room_id, patience, assert_lease)
         except ResyncError:
-            if patience.is_spent:
-                await self._database.run(jobs.record_uncheckable_attempt, room_id)
+            failed = jobs.PatientAttempts(
+                int(patience.with_events.is_spent), int(patience.with_parents.is_spent)
+            )
+            if any(failed):
+                await self._database.run(jobs.add_patient_attempts, room_id, failed)
             raise
 
     async def _resync_room(
-        self, room_id: str, patience: Patience, assert_lease: Callable[[Connection], None]
+        self, room_id: str, patience: RoomPatience, assert_lease: Callable[[Connection], None]
     ) -> None:
         room = await self._database.read(partial_state.load_partial_room, room_id)
         if room is None or room.room_version is None:

@@ -138,19 +138,37 @@ def record_failure(
     )
 
 
-def record_uncheckable_attempt(connection: Connection, room_id: str) -> None:
-    """Note that an attempt failed for events that may pass the checks in a later one."""
+class PatientAttempts(NamedTuple):
+    """How many attempts have failed for what a later one may have.
+
+    Attributes:
+        uncheckable: for events that may pass the checks later.
+        unknown_parents: for parents that no server knew.
+    """
+
+    uncheckable: int
+    unknown_parents: int
+
+
+def add_patient_attempts(connection: Connection, room_id: str, failed: PatientAttempts) -> None:
+    """Note attempts that failed so."""
     connection.execute(
         update(resync_jobs)
         .where(resync_jobs.c.room_id == room_id)
-        .values(uncheckable_attempts=resync_jobs.c.uncheckable_attempts + 1)
+        .values(
+            uncheckable_attempts=resync_jobs.c.uncheckable_attempts + failed.uncheckable,
+            unknown_parent_attempts=resync_jobs.c.unknown_parent_attempts + failed.unknown_parents,
+        )
     )
 
 
-def load_uncheckable_attempts(connection: Connection, room_id: str) -> int:
-    """How many attempts `record_uncheckable_attempt` has noted."""
-    query = select(resync_jobs.c.uncheckable_attempts).where(resync_jobs.c.room_id == room_id)
-    return connection.scalar(query) or 0
+def load_patient_attempts(connection: Connection, room_id: str) -> PatientAttempts:
+    """What `add_patient_attempts` has noted."""
+    query = select(resync_jobs.c.uncheckable_attempts, resync_jobs.c.unknown_parent_attempts).where(
+        resync_jobs.c.room_id == room_id
+    )
+    row = connection.execute(query).one_or_none()
+    return PatientAttempts(0, 0) if row is None else PatientAttempts(*row)
 
 
 def record_given_up(connection: Connection, room_id: str, given_up: Mapping[str, str]) -> None:
@@ -316,7 +334,7 @@ def _create_jobs(connection: Connection, condition: str, parameters: Mapping[str
             " created_ts = excluded.created_ts, updated_ts = excluded.updated_ts,"
             " completed_ts = NULL, attempts = 0, next_attempt_ts = excluded.next_attempt_ts,"
             " last_error = NULL, last_error_server = NULL, phase = NULL, done = 0, total = NULL,"
-            " given_up = '[]', uncheckable_attempts = 0"
+            " given_up = '[]', uncheckable_attempts = 0, unknown_parent_attempts = 0"
             " WHERE resync_jobs.completed_ts IS NOT NULL"
         ),
         dict(parameters),

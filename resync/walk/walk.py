@@ -164,7 +164,7 @@ class Walk:
         Raises:
             ResyncError: somebody may still have them, the first of `failures`.
         """
-        patience = self._room.patience
+        patience = self._room.patience.with_parents
         unknown = all(
             isinstance(error, NoServerAnswered) and any(f.is_unknown for f in error.failures)
             for error in failures.values()
@@ -175,7 +175,7 @@ class Walk:
             current_state.find_local_memberships, self._room.room_id, self._partial_ids
         )
         needed = {i for event in events if event.event_id in ours for i in event.prev_event_ids}
-        if not unknown or patience.is_left_for_parents or not needed.isdisjoint(failures):
+        if not unknown or patience.is_left or not needed.isdisjoint(failures):
             raise next(iter(failures.values()))
         self._result.given_up |= {gap: str(error) for gap, error in failures.items()}
         logger.warning("unknown parents given up", given_up=list(failures)[:10])

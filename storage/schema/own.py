@@ -39,6 +39,7 @@ resync_jobs = Table(
     Column("total", BigInteger),
     Column("given_up", JSON, nullable=False, server_default=text("'[]'")),
     Column("uncheckable_attempts", Integer, nullable=False, server_default=text("0")),
+    Column("unknown_parent_attempts", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("room_id", name="resync_jobs_pkey"),
     Index("resync_jobs_created", "created_ts", "room_id"),
     partial_index("resync_jobs_due", "next_attempt_ts", where="completed_ts IS NULL"),
@@ -46,8 +47,8 @@ resync_jobs = Table(
 """One row per room that was ever partially joined here. Times in ms.
 
 `attempts` counts the failures in a row, `uncheckable_attempts` those for events that may pass the
-checks later, `given_up` lists the event ids that no server delivered, `total` is NULL while it is
-not known how much there is to do.
+checks later, `unknown_parent_attempts` those for parents that no server knew, `given_up` lists the
+event ids that no server delivered, `total` is NULL while it is not known how much there is to do.
 """
 
 resync_received_transactions = Table(

@@ -22,7 +22,7 @@ from federation.simulator import (
     lies,
 )
 from federation.simulator.faults import CutShort, Fault, Garbage, Oversize, Trickle, Truncate
-from resync.patience import ATTEMPTS
+from resync.patience import EVENT_ATTEMPTS
 from resync.state_fetch import MAX_SINGLE_EVENTS
 from tests.integration.resync.our_server import ALICE, OurServer, State, as_plain
 from tests.integration.resync.truth import check_truth
@@ -64,7 +64,7 @@ def given_up(ours: OurServer, room: RoomBuilder) -> dict[str, str]:
 
 async def finish(ours: OurServer, room: RoomBuilder) -> None:
     """Tries until events that may pass the checks later are given up."""
-    for attempt in range(ATTEMPTS):
+    for attempt in range(EVENT_ATTEMPTS):
         await ours.resync()
         assert ours.job(room)["attempts"] == attempt + 1
         assert "cannot be had for now" in ours.job(room)["last_error"]
@@ -588,12 +588,12 @@ async def test_more_bad_events_than_are_asked_for_one_by_one(
     for resident in simulated.residents:
         resident.faults.lie("state", lies.bad_signatures("pdus", MAX_SINGLE_EVENTS + 100))
 
-    for _ in range(ATTEMPTS):
+    for _ in range(EVENT_ATTEMPTS):
         await ours_on_sqlite.resync()
         assert "did not pass the checks" in ours_on_sqlite.job(room)["last_error"]
         await ours_on_sqlite.run("trigger", room.room_id)
     for resident in simulated.residents:
-        assert resident.requests.count("state") == ATTEMPTS
+        assert resident.requests.count("state") == EVENT_ATTEMPTS
     await ours_on_sqlite.resync()
 
     assert ours_on_sqlite.partial_rows() == []

@@ -12,6 +12,8 @@ from tests.integration.resync.our_server import ALICE, OurServer, Process, deliv
 from tests.integration.resync.truth import check_truth
 
 ROOMS = 50
+CONCURRENT_ROOMS = 3
+"""Of each worker."""
 
 
 async def join_rooms(
@@ -32,7 +34,7 @@ async def join_rooms(
 def make_two(
     tmp_path: Path, url: str, simulated: SimulatedFederation, **resync: float
 ) -> list[OurServer]:
-    settings = {"lease_ttl_seconds": 2.0, "concurrent_rooms": 3, **resync}
+    settings = {"lease_ttl_seconds": 2.0, "concurrent_rooms": CONCURRENT_ROOMS, **resync}
     return [
         OurServer(tmp_path, url, simulated, instance_name=name, resync=settings)
         for name in ("worker1", "worker2")
@@ -49,14 +51,18 @@ async def test_fifty_rooms_and_one_worker_killed_midway(
 ) -> None:
     first, second = make_two(tmp_path, postgresql_url, simulated)
     rooms = await join_rooms(simulated, first, ROOMS)
-    for resident in simulated.residents:
-        # Long enough for both to be at work, and for the killed one to have rooms in hand.
-        resident.faults.stall("state_ids", seconds=0.3)
+    faults, requests = simulated.residents[0].faults, simulated.residents[0].requests
+    faults.stall("state_ids")
     doomed, survivor = await start_both(first, second)
     try:
-        await until(lambda: complete_rooms(first) >= 10 and doomed.logged("room is fully stated"))
+        # What both have begun is finished; then they have as many rooms in hand again.
+        await until(lambda: requests.count("state_ids") == 2 * CONCURRENT_ROOMS)
+        faults.clear("state_ids")
+        faults.stall("state_ids")
+        await until(lambda: requests.count("state_ids") == 4 * CONCURRENT_ROOMS)
         await doomed.kill()
         held = lease_holders(first)
+        faults.clear("state_ids")
         await until(lambda: complete_rooms(first) == ROOMS, seconds=60)
         await until(lambda: lease_holders(first) == {}, seconds=30)
     finally:

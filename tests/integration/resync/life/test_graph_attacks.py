@@ -119,6 +119,10 @@ async def test_parents_that_nobody_has_do_not_keep_the_room_partial(
     assert tips == [half.event_id]
     given_up = {event_id for event_id, _ in life.ours.job(room)["given_up"]}
     assert given_up == {"$" + "x" * 43, "$" + "y" * 43}
+    # What strangers name costs no patience with those whose keys are away.
+    job = life.ours.job(room)
+    assert job["unknown_parent_attempts"] == PARENT_ATTEMPTS
+    assert job["uncheckable_attempts"] == 0
 
 
 async def test_the_parent_of_our_join_is_never_given_up(

@@ -5,6 +5,7 @@ import random
 from resync.state import resolve
 from resync.state.batch import Problem
 from resync.state.conflicts import deltas_from_first
+from resync.state.resolve import prepare
 from tests.histories import ALL_VERSIONS, random_history
 
 
@@ -17,6 +18,12 @@ def applied(problem, changes):
     """The state that changes make of the base."""
     state = {**problem.base, **changes}
     return {key: event_id for key, event_id in state.items() if event_id is not None}
+
+
+def conflicted_events(problem):
+    """How many events the states of a problem disagree on."""
+    prepared = prepare(*problem[:4], rejected=problem.rejected)
+    return sum(map(len, prepared.conflicts.conflicted.values()))
 
 
 def random_batch(seed, *, versions=ALL_VERSIONS, conflicts=6, length=60):

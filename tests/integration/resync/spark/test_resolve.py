@@ -2,7 +2,7 @@ import pytest
 
 from resync.spark.resolve import SparkResolver
 from tests.histories import ALL_VERSIONS
-from tests.integration.resync.spark.batches import applied, random_batch
+from tests.integration.resync.spark.batches import applied, conflicted_events, random_batch
 
 pytestmark = pytest.mark.xdist_group("spark")  # They share one session.
 
@@ -28,6 +28,28 @@ def test_a_room_in_parts_is_resolved_as_in_process(spark, room_version):
 
     for problem, changes, state in zip(problems, resolved, expected, strict=True):
         assert applied(problem, changes) == state
+
+
+def test_one_large_room_among_many_small_ones_is_resolved_as_in_process(spark):
+    """In one batch: the large one in parts, the others whole."""
+    large, of_large = random_batch(5, versions=["11"], conflicts=1, length=400)
+    small, of_small = random_batch(6, conflicts=3, length=30)
+    problems, expected = (
+        [*small[:10], *large, *small[10:]],
+        [
+            *of_small[:10],
+            *of_large,
+            *of_small[10:],
+        ],
+    )
+    sizes = [conflicted_events(problem) for problem in problems]
+    largest = conflicted_events(large[0])
+    assert sorted(sizes)[-2] < largest
+
+    resolved = SparkResolver(spark, large_room=largest).resolve_batch(problems, group="skew")
+
+    for problem, changes, state in zip(problems, resolved, expected, strict=True):
+        assert applied(problem, changes) == state, problem.room_version
 
 
 def test_states_that_agree_need_no_job(spark):

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from federation.simulator import SimulatedFederation
 from resync.progress import Phase
-from tests.integration.resync.our_server import OurServer
+from resync.spark.session import WarmSession
+from tests.integration.resync.our_server import ALICE, OurServer
 from tests.integration.resync.spark.working import (
     RESOLVED_ON_SPARK,
     SPARK,
     VERIFIED_ON_SPARK,
     finished,
     fork,
+    frozen_python,
     held,
     jobs,
     metric,
+    python_workers,
     session_of,
+    until_running,
     working,
 )
 from tests.integration.resync.truth import check_truth
@@ -97,6 +103,46 @@ async def test_a_killed_jvm_costs_a_retry_and_nothing_else(
         assert metric(worker, 'resync_spark_jobs_total{result="retried",work="verify"}') == 1
         assert metric(worker, 'resync_spark_jobs_total{result="ok",work="verify"}') >= 1
     check_truth(ours, room, joined.join_event_id, [])
+
+
+async def test_killed_executors_cost_a_retry_and_then_the_room_is_done_in_process(
+    simulated: SimulatedFederation, ours: OurServer
+) -> None:
+    """What the kernel does to a Python process of Spark that takes too much memory."""
+    once = simulated.create_room("12", members=VERIFIED_ON_SPARK)
+    always = simulated.create_room("11", members=VERIFIED_ON_SPARK)
+    async with ours.worker() as worker, working(worker):
+        session = session_of(worker)
+        jvm = session.jvm_pid
+        with frozen_python(session) as doomed:
+            join_once = await worker.join(once.room_id, simulated.server_names[:1], ALICE)
+            await until_running(session)
+            for process in doomed:
+                process.kill()
+            await finished(worker, once)
+        assert jobs(worker, "verify", "retried") == 1
+        assert jobs(worker, "verify", "ok") >= 1
+        assert jobs(worker, "verify", "failed") == 0
+
+        killing = asyncio.create_task(kill_python(session))
+        join_always = await worker.join(always.room_id, simulated.server_names[:1], ALICE)
+        await finished(worker, always)
+        killing.cancel()
+        assert jobs(worker, "verify", "retried") == 2
+        assert jobs(worker, "verify", "failed") == 1
+        # It was not the JVM's fault.
+        assert session.jvm_pid == jvm
+    check_truth(ours, once, join_once.join_event_id, [], rooms=2)
+    check_truth(ours, always, join_always.join_event_id, [], rooms=2)
+
+
+async def kill_python(session: WarmSession) -> None:
+    """Kills every process in which Spark wants to run Python, until cancelled."""
+    while True:
+        for process in python_workers(session):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        await asyncio.sleep(0.02)
 
 
 async def test_without_java_the_worker_resyncs_in_process(
