@@ -1,6 +1,8 @@
 import pytest
 
 from resync.spark.resolve import SparkResolver
+from resync.state import resolve_deltas
+from tests.benchmarks.bench_spark import large_room
 from tests.histories import ALL_VERSIONS
 from tests.integration.resync.spark.batches import applied, conflicted_events, random_batch
 
@@ -32,23 +34,17 @@ def test_a_room_in_parts_is_resolved_as_in_process(spark, room_version):
 
 def test_one_large_room_among_many_small_ones_is_resolved_as_in_process(spark):
     """In one batch: the large one in parts, the others whole."""
-    large, of_large = random_batch(5, versions=["11"], conflicts=1, length=400)
-    small, of_small = random_batch(6, conflicts=3, length=30)
-    problems, expected = (
-        [*small[:10], *large, *small[10:]],
-        [
-            *of_small[:10],
-            *of_large,
-            *of_small[10:],
-        ],
-    )
-    sizes = [conflicted_events(problem) for problem in problems]
-    largest = conflicted_events(large[0])
-    assert sorted(sizes)[-2] < largest
+    small, expected = random_batch(6, conflicts=3, length=30)
+    large = large_room(2_000, 8)
+    in_process = resolve_deltas(*large[:4], rejected=large.rejected)
+    assert len(in_process) > 1_000
+    assert max(map(conflicted_events, small)) < 4_000 <= conflicted_events(large)
 
-    resolved = SparkResolver(spark, large_room=largest).resolve_batch(problems, group="skew")
+    problems = [*small[:10], large, *small[10:]]
+    resolved = SparkResolver(spark, large_room=4_000).resolve_batch(problems, group="skew")
 
-    for problem, changes, state in zip(problems, resolved, expected, strict=True):
+    assert resolved.pop(10) == in_process
+    for problem, changes, state in zip(small, resolved, expected, strict=True):
         assert applied(problem, changes) == state, problem.room_version
 
 

@@ -115,7 +115,15 @@ def python_workers(session: WarmSession) -> list[psutil.Process]:
 def python_daemons(session: WarmSession) -> list[psutil.Process]:
     """The processes that start them."""
     jvm = psutil.Process(session.jvm_pid)
-    return [child for child in jvm.children() if "pyspark.daemon" in child.cmdline()]
+    return [child for child in jvm.children() if "pyspark.daemon" in _command(child)]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        # It is over, and the JVM has not noticed.
+        return []
 
 
 @contextmanager
