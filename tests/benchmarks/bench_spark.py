@@ -2,7 +2,8 @@
 
 Run it as `python -m tests.benchmarks spark [--events N] [--members N] [--states N]`. It starts a
 session on one core of this machine and one on two, after another, and shows what starting and the
-way of the data there and back cost by themselves. Results of both engines are compared.
+way of the data there and back cost by themselves. Of two runs the faster counts. Results of both
+engines are compared.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ VERSION = "10"
 KEY = SigningKey("1", bytes(range(32)))
 KEYS = {(SERVER, KEY.key_id): VerifyKey(KEY.verify_key, 2**53)}
 DISTINCT = 20_000
+RUNS = 2
 T = TypeVar("T")
 
 
@@ -74,6 +76,11 @@ def large_room(members: int, states: int) -> Problem:
     for event in room.events.values():
         _ = event.json  # kept as received where events come from another server
     return Problem(VERSION, forks[0], deltas_from_first(forks), room.events)
+
+
+def fastest(function: Callable[[], T]) -> tuple[float, T]:
+    """The shortest of `RUNS` times, and the result."""
+    return min((timed(function) for _ in range(RUNS)), key=lambda run: run[0])
 
 
 def timed(function: Callable[[], T]) -> tuple[float, T]:
@@ -142,13 +149,18 @@ def bench_master(
     try:
         checker = SparkPduChecker(session)
         checker.check(texts[:20_000], VERSION, ROOM, KEYS, group="warm")
-        line("events there and back, untouched", transfer(session, texts), len(texts))
-        verifying, checks = timed(lambda: checker.check(texts, VERSION, ROOM, KEYS, group="v"))
+        seconds = min(transfer(session, texts) for _ in range(RUNS))
+        line("events there and back, untouched", seconds, len(texts))
+        verifying, checks = fastest(
+            lambda: checker.check(texts, VERSION, ROOM, KEYS, group="verification")
+        )
         line("verification", verifying, len(texts))
         if checks != wanted[0]:
             raise SystemExit("Spark and in process disagree on verification")
         resolver = SparkResolver(session)
-        resolving, (changes,) = timed(lambda: resolver.resolve_batch([problem], group="r"))
+        resolving, (changes,) = fastest(
+            lambda: resolver.resolve_batch([problem], group="resolution")
+        )
         line("resolution", resolving, conflicts(problem))
         if changes != wanted[1]:
             raise SystemExit("Spark and in process disagree on resolution")
@@ -175,10 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{conflicts(problem):,} conflicted events; room version {VERSION}"
     )
     print("In process")
-    seconds, checks = timed(lambda: check_pdus(texts, VERSION, ROOM, KEYS))
+    seconds, checks = fastest(lambda: check_pdus(texts, VERSION, ROOM, KEYS))
     line("verification, one thread", seconds, len(texts))
-    line("verification, two processes", asyncio.run(pooled(texts, 2)), len(texts))
-    seconds, changes = timed(lambda: resolve_deltas(*problem[:4], rejected=problem.rejected))
+    seconds = min(asyncio.run(pooled(texts, 2)) for _ in range(RUNS))
+    line("verification, two processes", seconds, len(texts))
+    seconds, changes = fastest(lambda: resolve_deltas(*problem[:4], rejected=problem.rejected))
     line("resolution", seconds, conflicts(problem))
     one = bench_master(1, texts, problem, (checks, changes))
     two = bench_master(2, texts, problem, (checks, changes))
