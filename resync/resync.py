@@ -7,9 +7,10 @@ import structlog
 from resync.admin.metrics import Metrics
 from resync.complete import complete_room
 from resync.progress import Phase
+from resync.room_to_fetch import RoomToFetch
 from resync.room_writer import RoomChanged, RoomWriter
 from resync.state.batch import Resolver
-from resync.state_fetch import Report, RoomToFetch, StateFetcher
+from resync.state_fetch import Report, StateFetcher
 from resync.walk.walk import Walk
 from storage.database import Database
 from storage.partial_state import RoomStillPartial

@@ -27,9 +27,8 @@ from resync.errors import (
     ServerFailure,
 )
 from resync.outliers import OutlierAdmission
-from resync.patience import RoomPatience, no_patience
 from resync.progress import Phase
-from resync.servers import ServerRotation
+from resync.room_to_fetch import RoomToFetch
 from resync.verify import CheckedPdus, PduVerifier
 from storage import events as event_store
 from storage.database import Database
@@ -75,25 +74,6 @@ def wants_whole_state(missing: int, total: int) -> bool:
     if missing <= FEW_EVENTS:
         return False
     return missing > MAX_SINGLE_EVENTS or missing * 10 >= total
-
-
-@dataclass(frozen=True, slots=True)
-class RoomToFetch:
-    """The room whose states are fetched, whom to ask, and what is known of it by now.
-
-    Attributes:
-        stored: ids of events that earlier fetches found to be stored, or stored themselves.
-        entries: what the state events among them set, so that a state which is much like those
-            before costs no more than what differs.
-        patience: with what a later attempt may have; none unless given.
-    """
-
-    room_id: str
-    room_version: str
-    servers: ServerRotation
-    stored: set[str] = field(default_factory=set)
-    entries: dict[str, event_store.StateEntry] = field(default_factory=dict)
-    patience: RoomPatience = field(default_factory=no_patience)
 
 
 class StateFetcher:

@@ -11,8 +11,9 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +33,36 @@ from resync.admin.api import AdminApi
 from resync.admin.health import Health
 from resync.admin.metrics import Metrics
 from resync.admin.token import load_or_create_token
+from resync.attempts import Attempts
 from resync.collector import Collector
 from resync.config import Config, FederationListener
-from resync.errors import ListenerFailed, ResyncError
+from resync.errors import ListenerFailed
 from resync.inbound import InboundAnswers
 from resync.join import Joiner, JoinResult
 from resync.join_request import check_join_request
 from resync.leave import Departures
 from resync.listener import listen
 from resync.loop_monitor import LoopMonitor
-from resync.patience import RoomPatience, make_patience
-from resync.progress import Phase, ProgressBoard
+from resync.progress import ProgressBoard
 from resync.progress_record import ProgressRecorder
 from resync.receive import InboundQueue, Received, Receiver, TransactionReceiver
 from resync.receive.fetch import MissingPieces
 from resync.replication.metrics import ReplicationMetrics
 from resync.replication.server import ReplicationServer
 from resync.replication.streams import open_generators
-from resync.resync import resync_room
-from resync.room_writer import Announcements, RoomWriter
+from resync.room_to_fetch import load_room_to_fetch
+from resync.room_writer import Announcements
 from resync.rooms import WorkerRooms
 from resync.scheduler import Scheduler
 from resync.sending import EventSender
-from resync.servers import ServerRotation
 from resync.spark.engine import SparkEngine
 from resync.spark.metrics import SparkMetrics
 from resync.spark.session import WarmSession
-from resync.state.batch import InProcessResolver, Resolver
-from resync.state_fetch import Report, RoomToFetch, StateFetcher
+from resync.state_fetch import StateFetcher
 from resync.verify import CheckPool, PduVerifier
-from storage import history, jobs, migrate, partial_state
+from storage import migrate, partial_state
 from storage.database import Database
-from storage.errors import RoomNotPartial, SchemaOutOfDate
+from storage.errors import SchemaOutOfDate
 from storage.keys import DatabaseKeyStore
 
 __all__ = ["JoinResult", "Worker"]
@@ -130,11 +129,12 @@ class Worker:
             instance_name=config.instance_name,
             count_join=metrics.join,
         )
+        load = partial(load_room_to_fetch, database=database, own_server_name=config.server_name)
         self.receiver = Receiver(
             database=database,
             verifier=verifier,
             pieces=MissingPieces(client=client, fetcher=self._fetcher, database=database),
-            room_to_fetch=self._room_to_fetch,
+            load_room_to_fetch=load,
             instance_name=config.instance_name,
             server_name=config.server_name,
         )
@@ -162,8 +162,21 @@ class Worker:
                 wake=self._inbound.wake,
             ),
         )
+        attempts = Attempts(
+            database=database,
+            key_ring=key_ring,
+            fetcher=self._fetcher,
+            load_room_to_fetch=load,
+            is_removed=self._is_removed,
+            announcements=announcements,
+            instance_name=config.instance_name,
+            spark=spark,
+            board=self.progress,
+            metrics=metrics,
+            collector=self._collector,
+        )
         self._scheduler = Scheduler(
-            self._resync,
+            attempts.run,
             database=database,
             instance_name=config.instance_name,
             settings=config.resync,
@@ -316,92 +329,8 @@ class Worker:
         time-out."""
         return await self._replication.wait_for_event(event_id, timeout_seconds)
 
-    async def _resync(self, room_id: str, assert_lease: Callable[[Connection], None]) -> None:
-        patience = make_patience(*await self._database.read(jobs.load_patient_attempts, room_id))
-        try:
-            with self._collector.room():
-                await self._resync_room(room_id, patience, assert_lease)
-        except ResyncError:
-            failed = jobs.PatientAttempts(
-                int(patience.with_events.is_spent), int(patience.with_parents.is_spent)
-            )
-            if any(failed):
-                await self._database.run(jobs.add_patient_attempts, room_id, failed)
-            raise
-
-    async def _resync_room(
-        self, room_id: str, patience: RoomPatience, assert_lease: Callable[[Connection], None]
-    ) -> None:
-        room = await self._database.read(partial_state.load_partial_room, room_id)
-        if room is None or room.room_version is None:
-            raise RoomNotPartial(room_id)
-        if await self.departures.check_removed(room_id):
-            raise RoomNotPartial(room_id)
-        self._key_ring.forget_failures()
-        servers = await self._database.read(partial_state.load_partial_servers, room_id)
-
-        def report(phase: str, done: int, total: int) -> None:
-            self.progress.update(room_id, phase, done, total)
-
-        with self._resolver(room_id, report) as resolver:
-            await resync_room(
-                RoomToFetch(
-                    room_id,
-                    room.room_version,
-                    ServerRotation(
-                        self._database,
-                        own_server_name=self._config.server_name,
-                        joined_via=room.joined_via,
-                        servers=servers,
-                    ),
-                    patience=patience,
-                ),
-                database=self._database,
-                fetcher=self._fetcher,
-                writer=RoomWriter(
-                    room_id,
-                    database=self._database,
-                    announcements=self._announcements,
-                    instance_name=self._config.instance_name,
-                    assert_lease=assert_lease,
-                ),
-                report=report,
-                metrics=self.metrics,
-                resolver=resolver,
-            )
-
-    @contextmanager
-    def _resolver(self, room_id: str, report: Report) -> Iterator[Resolver]:
-        """What resolves states for one resync; what it still does afterwards is stopped."""
-        if self.spark is None:
-            yield InProcessResolver()
-            return
-        resolver = self.spark.resolver(
-            room_id, lambda done, total: report(Phase.RESOLVE, done, total)
-        )
-        try:
-            yield resolver
-        finally:
-            resolver.stop()
-
-    def _room_to_fetch(
-        self, room_id: str, room_version: str
-    ) -> Callable[[Connection], RoomToFetch]:
-        def read(connection: Connection) -> RoomToFetch:
-            room = partial_state.load_partial_room(connection, room_id)
-            if room is None:
-                servers = history.load_joined_servers(connection, room_id)
-            else:
-                servers = partial_state.load_partial_servers(connection, room_id)
-            rotation = ServerRotation(
-                self._database,
-                own_server_name=self._config.server_name,
-                joined_via=None if room is None else room.joined_via,
-                servers=servers,
-            )
-            return RoomToFetch(room_id, room_version, rotation)
-
-        return read
+    async def _is_removed(self, room_id: str) -> bool:
+        return await self.departures.check_removed(room_id)
 
     async def _on_received(self, room_id: str, received: Received) -> None:
         """Events were taken into a room; one may have removed its last local user."""

@@ -17,8 +17,9 @@ from federation.events import Event
 from resync.errors import NoServerAnswered
 from resync.outliers import auth_dependencies
 from resync.receive.order import missing_parents
+from resync.room_to_fetch import RoomToFetch
 from resync.servers import ServerRotation
-from resync.state_fetch import FetchedState, RoomToFetch, StateFetcher
+from resync.state_fetch import FetchedState, StateFetcher
 from storage import events as event_store
 from storage import extremities
 from storage.database import Database

@@ -30,8 +30,9 @@ from resync.receive.order import (
     without_descendants,
 )
 from resync.receive.room_states import KnownStates, StatesOfRooms
+from resync.room_to_fetch import RoomToFetch
 from resync.room_writer import id_of, store_groups
-from resync.state_fetch import FetchedState, RoomToFetch
+from resync.state_fetch import FetchedState
 from resync.verify import PduVerifier
 from resync.walk.states import PlannedGroup, RoomState
 from resync.walk.verdict_cache import VerdictCache
@@ -111,7 +112,7 @@ class Receiver:
         database: Database,
         verifier: PduVerifier,
         pieces: MissingPieces,
-        room_to_fetch: Callable[[str, str], Callable[[Connection], RoomToFetch]],
+        load_room_to_fetch: Callable[[Connection, str, str], RoomToFetch],
         instance_name: str,
         server_name: str,
     ) -> None:
@@ -119,7 +120,7 @@ class Receiver:
         self._database = database
         self._verifier = verifier
         self._pieces = pieces
-        self._room_to_fetch = room_to_fetch
+        self._load_room_to_fetch = load_room_to_fetch
         self._instance_name = instance_name
         self._server_name = server_name
         self._states = StatesOfRooms()
@@ -212,7 +213,7 @@ class Receiver:
         return Received([], {}, [], [], dict.fromkeys(staged, "the room does not keep still"))
 
     async def _read_room_to_fetch(self, room: inbound.ReceivingRoom) -> RoomToFetch:
-        return await self._database.read(self._room_to_fetch(room.room_id, room.room_version))
+        return await self._database.read(self._load_room_to_fetch, room.room_id, room.room_version)
 
     async def _with_auth_events(
         self, room: RoomToFetch, events: Sequence[Event], origins: Mapping[str, str]

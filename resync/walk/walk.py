@@ -17,9 +17,10 @@ import structlog
 from resync.admin.metrics import Metrics
 from resync.errors import NoServerAnswered, ResyncError
 from resync.progress import Phase
+from resync.room_to_fetch import RoomToFetch
 from resync.room_writer import RoomWriter
 from resync.state.batch import Resolver
-from resync.state_fetch import FetchedState, Report, RoomToFetch, StateFetcher
+from resync.state_fetch import FetchedState, Report, StateFetcher
 from resync.walk.graph import WalkOrder, external_prev_events
 from resync.walk.recheck import Rechecked, recheck_batch
 from resync.walk.states import RoomState, RoomStates
