@@ -159,6 +159,7 @@ class Scheduler:
             self._give_way(room_id)
         except RoomNotPartial:
             logger.info("the room was left, purged, or finished by another worker")
+            self._metrics.attempt("abandoned")
             self._board.remove(room_id)
         except asyncio.CancelledError:
             if not held.lost:
@@ -224,7 +225,8 @@ class Scheduler:
         del self._held[room_id]
         self._metrics.leases_held(len(self._held))
         try:
-            await asyncio.shield(self._database.run(leases.release, room_id, held.token))
+            if await asyncio.shield(self._database.run(leases.release, room_id, held.token)):
+                self._metrics.lease("released")
         except StorageError as error:
             logger.warning("cannot hand the lease back; it expires by itself", error=str(error))
         self.wake()

@@ -87,9 +87,12 @@ def renew_all(connection: Connection, tokens: Mapping[str, str], now_ms: int) ->
     return set(updated)
 
 
-def release(connection: Connection, key: str, token: str) -> None:
-    """Give the lease on `key` up, if `token` still has it."""
-    connection.execute(delete(worker_locks).where(_is(key), worker_locks.c.token == token))
+def release(connection: Connection, key: str, token: str) -> bool:
+    """Give the lease on `key` up; False: `token` did not have it any more."""
+    deleted = connection.execute(
+        delete(worker_locks).where(_is(key), worker_locks.c.token == token)
+    )
+    return deleted.rowcount == 1
 
 
 def forget_expired(connection: Connection, now_ms: int, ttl_ms: int = DEFAULT_TTL_MS) -> int:

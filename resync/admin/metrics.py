@@ -201,7 +201,7 @@ class Metrics:
         self._leases_held.set(count)
 
     def lease(self, result: str) -> None:
-        """Count a lease: "acquired", "taken_over", "released" or "lost"."""
+        """Count a lease: "acquired", "released" or "lost"."""
         self._leases.labels(result).inc()
 
     def admin_request(self, method: str, route: str, status: int) -> None:

@@ -44,9 +44,9 @@ async def test_expiry_and_takeover(database: Database) -> None:
     assert not await database.run(leases.renew, KEY, "a", 2602)
     assert await database.run(leases.renew, KEY, "b", 2603)
     # The old holder cannot give away what it does not have.
-    await database.run(leases.release, KEY, "a")
+    assert not await database.run(leases.release, KEY, "a")
     assert not await acquire("a", 2604)
-    await database.run(leases.release, KEY, "b")
+    assert await database.run(leases.release, KEY, "b")
     assert await acquire("a", 2604)
 
 

@@ -132,7 +132,10 @@ async def test_a_room_from_join_to_fully_stated(client, simulated):
     assert shown["next_attempt_ts"] is None
     status, body = await client.ask("POST", f"{path}/resync")
     assert (status, body["errcode"]) == (409, "M_UNKNOWN")
-    figures = await client.metrics()
+    async with asyncio.timeout(30):
+        # The lease is handed back after the room was announced.
+        while 'resync_leases_total{result="released"}' not in (figures := await client.metrics()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert figures['resync_rooms{state="complete"}'] == 1
     assert figures['resync_joins_total{kind="partial"}'] == 1
     assert figures['resync_attempts_total{result="complete"}'] == 1

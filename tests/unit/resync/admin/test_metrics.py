@@ -23,7 +23,7 @@ def test_everything_counted_is_rendered():
     metrics.request("state_ids", "403")
     metrics.stage_seconds("verify", 1.5)
     metrics.leases_held(4)
-    metrics.lease("taken_over")
+    metrics.lease("released")
     metrics.admin_request("GET", "/health", 200)
     found = samples(metrics)
     assert found["resync_rooms", ("queued",)] == 2
@@ -35,7 +35,7 @@ def test_everything_counted_is_rendered():
     assert found["resync_federation_requests_total", ("state_ids", "403")] == 1
     assert found["resync_stage_seconds_total", ("verify",)] == 1.5
     assert found["resync_leases_held", ()] == 4
-    assert found["resync_leases_total", ("taken_over",)] == 1
+    assert found["resync_leases_total", ("released",)] == 1
     assert found["resync_admin_requests_total", ("GET", "/health", "200")] == 1
 
 
