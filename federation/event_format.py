@@ -103,6 +103,8 @@ def _check_reference_ids(field: str, references: Any, limit: int) -> None:
     for event_id in references:
         if type(event_id) is not str or event_id[:1] != "$":
             raise InvalidEvent(f"{field} holds something that is not an event id")
+        if "\0" in event_id:
+            raise InvalidEvent(f"{field} holds an event id with a NUL")
         if len(event_id) > _SURELY_SHORT and len(event_id.encode("utf-8")) > MAX_IDENTIFIER_BYTES:
             raise InvalidEvent(f"{field} holds an event id that is too long")
 

@@ -18,11 +18,13 @@ class ServerFailure:
 
     Attributes:
         is_unknown: it answers about the room, and does not know what was asked for.
+        is_outage: it was not well, and may know.
     """
 
     server_name: str
     reason: str
     is_unknown: bool = False
+    is_outage: bool = False
 
     def __str__(self) -> str:
         return f"{self.server_name}: {self.reason}"

@@ -35,16 +35,22 @@ class Departures:
         client: FederationClient,
         creator: EventCreator,
         stop_resync: Callable[[str], None],
+        forget: Callable[[str], None],
         wake_waiting: Callable[[str], None],
         instance_name: str,
         server_name: str,
     ) -> None:
-        """`stop_resync(room_id)` ends a resync that runs in this process; `wake_waiting(room_id)`
-        wakes those who wait for the room."""
+        """
+        Args:
+            stop_resync: ends a resync of a room that runs in this process.
+            forget: forgets what was loaded of a room that has been purged.
+            wake_waiting: wakes those who wait for a room.
+        """
         self._database = database
         self._client = client
         self._creator = creator
         self._stop_resync = stop_resync
+        self._forget = forget
         self._wake_waiting = wake_waiting
         self._instance_name = instance_name
         self._server_name = server_name
@@ -78,6 +84,7 @@ class Departures:
 
         purged = await self._database.run(purge)
         if purged:
+            self._forget(room_id)
             logger.info("room purged", room_id=room_id)
         await self._follow(room_id)
         return purged

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EVENT_ATTEMPTS = 3
-"""Attempts to finish a room that may fail for events whose checks may yet succeed."""
+EVENT_ATTEMPTS = 8
+"""Attempts to finish a room that may fail for events whose checks may yet succeed. With the default
+waits this is about twenty minutes: time to restart a notary."""
 PARENT_ATTEMPTS = 8
-"""The same for unknown parents: servers that are away for now may have them, and what has no other
-parent is rejected without. With the default waits this is about twenty minutes."""
+"""The same for parents that no server knows; what has no other parent is rejected without."""
+PARENT_ATTEMPTS_DURING_OUTAGE = 14
+"""The same while a server that is likely to know them is away: about five hours."""
 
 
 @dataclass(slots=True)
@@ -51,6 +53,12 @@ class RoomPatience:
 
     with_events: Patience
     with_parents: Patience
+
+    def is_left_for_parents(self, *, during_outage: bool) -> bool:
+        """Whether this attempt is to fail rather than to give unknown parents up."""
+        return self.with_parents.is_left or (
+            during_outage and self.with_parents.failed < PARENT_ATTEMPTS_DURING_OUTAGE
+        )
 
 
 def make_patience(failed_for_events: int, failed_for_parents: int) -> RoomPatience:

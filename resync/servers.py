@@ -47,7 +47,8 @@ class ServerRotation:
         """
         others = list(dict.fromkeys(servers))
         shuffle(others)
-        self._joined_via = joined_via
+        self.joined_via = joined_via
+        """The server that is known to have the room; None if there is none."""
         first = [joined_via] if joined_via else []
         self._servers = [
             server for server in dict.fromkeys((*first, *others)) if server != own_server_name
@@ -68,8 +69,8 @@ class ServerRotation:
         waiting = [server for server in self._servers if retry_at.get(server, 0) > now]
         waiting.sort(key=lambda server: retry_at[server])
         order = due + waiting
-        if self._joined_via in order[MAX_SERVERS_PER_ATTEMPT:]:
-            return [*order[: MAX_SERVERS_PER_ATTEMPT - 1], self._joined_via]
+        if self.joined_via in order[MAX_SERVERS_PER_ATTEMPT:]:
+            return [*order[: MAX_SERVERS_PER_ATTEMPT - 1], self.joined_via]
         return order[:MAX_SERVERS_PER_ATTEMPT]
 
     async def ask(self, what: str, question: Callable[[str], Awaitable[T]]) -> T:
@@ -88,8 +89,9 @@ class ServerRotation:
                 answer = await question(server)
             except FederationError as error:
                 logger.info("server could not answer", server=server, what=what, error=str(error))
-                failures.append(ServerFailure(server, str(error), _is_unknown(error)))
-                if is_outage(error):
+                down = is_outage(error)
+                failures.append(ServerFailure(server, str(error), _is_unknown(error), down))
+                if down:
                     await self._record_failure(server)
                 continue
             await self._database.run(destinations.record_success, server)

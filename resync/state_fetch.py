@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -24,6 +24,7 @@ from resync.errors import (
     IncompleteState,
     InvalidStateAnswer,
     KeysMissingForNow,
+    NoServerAnswered,
     ServerFailure,
 )
 from resync.outliers import OutlierAdmission
@@ -104,10 +105,18 @@ class StateFetcher:
             NoServerAnswered: no server could; the room is tried again later.
             KeysMissingForNow: they could, but some of it cannot be checked yet.
         """
-        return await room.servers.ask(
-            f"the state at {event_id}",
-            lambda server: _StateFetch(self, room, server, event_id, report).run(),
-        )
+        fetches: list[_StateFetch] = []
+
+        def ask(server: str) -> Awaitable[FetchedState]:
+            fetches.append(_StateFetch(self, room, server, event_id, report))
+            return fetches[-1].run()
+
+        try:
+            return await room.servers.ask(f"the state at {event_id}", ask)
+        except NoServerAnswered:
+            if any(fetch.lacks_much for fetch in fetches):
+                room.patience.with_events.spend()
+            raise
 
     def new_admission(self) -> OutlierAdmission:
         """An empty admission, for one fetch."""
@@ -140,7 +149,11 @@ class StateFetcher:
 
 
 class _StateFetch:
-    """The state after one event, from one server."""
+    """The state after one event, from one server.
+
+    Attributes:
+        lacks_much: whether it failed for so many events that they were not asked for one by one.
+    """
 
     def __init__(
         self, fetcher: StateFetcher, room: RoomToFetch, server: str, event_id: str, report: Report
@@ -157,6 +170,7 @@ class _StateFetch:
         self._may_pass_later: dict[str, str] = {}
         self._to_fetch = 0
         self._fetched = 0
+        self.lacks_much = False
 
     async def run(self) -> FetchedState:
         answer = await self._fetcher.client.state_ids(
@@ -261,14 +275,16 @@ class _StateFetch:
         for dropped in checked.dropped:
             if dropped.event_id is not None:
                 self._refuse(dropped.event_id, server, dropped.reason)
-                if dropped.is_uncheckable:
+                if dropped.is_uncheckable and server == self._server:
+                    # What this server named has these signatures elsewhere too.
                     self._uncheckable.add(dropped.event_id)
                 if dropped.may_pass_later:
                     self._may_pass_later[dropped.event_id] = dropped.reason
         checked.log_dropped(server)
         wanted = [event for event in checked.events if event.event_id in self._missing]
-        self._missing.difference_update(event.event_id for event in wanted)
-        # Other servers have the same signatures.
+        for event in wanted:
+            self._missing.discard(event.event_id)
+            self._may_pass_later.pop(event.event_id, None)
         self._missing -= self._uncheckable
         self._fetched += await self._admission.decide(wanted)
         self._report(Phase.FETCH, self._fetched, self._to_fetch)
@@ -290,7 +306,7 @@ class _StateFetch:
             # Others had their chance to deliver them better.
             self._missing.difference_update(self._refused)
         if len(self._missing) > MAX_SINGLE_EVENTS:
-            self._room.patience.with_events.spend()
+            self.lacks_much = True
             raise IncompleteState(
                 f"{len(self._missing)} of the {self._to_fetch} events that {self._server} named "
                 f"for the state at {self._event_id} were not delivered or did not pass the checks"

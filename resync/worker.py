@@ -190,6 +190,7 @@ class Worker:
             client=client,
             creator=self.creator,
             stop_resync=self._scheduler.stop,
+            forget=self.receiver.forget,
             wake_waiting=replication.wake_waiting,
             instance_name=config.instance_name,
             server_name=config.server_name,

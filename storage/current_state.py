@@ -291,13 +291,13 @@ def load_local_memberships(connection: Connection, room_id: str) -> dict[str, st
     return {row.user_id: row.membership for row in rows}
 
 
-def find_local_memberships(
-    connection: Connection, room_id: str, event_ids: Collection[str]
-) -> set[str]:
-    """Those of `event_ids` that are the current membership of a local user in the room."""
+def find_local_joins(connection: Connection, room_id: str, event_ids: Collection[str]) -> set[str]:
+    """Those of `event_ids` by which local users are in the room now."""
     table = schema.local_current_membership
     query = select(table.c.event_id).where(
-        table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, event_ids)
+        table.c.room_id == room_id,
+        table.c.membership == "join",
+        bulk.is_in(connection, table.c.event_id, event_ids),
     )
     return set(connection.scalars(query))
 

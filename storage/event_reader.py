@@ -96,6 +96,13 @@ def load_events(connection: Connection, event_ids: Collection[str]) -> dict[str,
     return loaded
 
 
+def load_senders(connection: Connection, event_ids: Collection[str]) -> set[str]:
+    """The users who sent `event_ids`."""
+    table = schema.events
+    query = select(table.c.sender).where(bulk.is_in(connection, table.c.event_id, event_ids))
+    return set(connection.scalars(query.distinct()))
+
+
 def load_rejections(connection: Connection, event_ids: Collection[str]) -> dict[str, str]:
     """The rejected ones of `event_ids`, with the reason."""
     table = schema.rejections

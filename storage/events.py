@@ -9,6 +9,7 @@ from storage.event_reader import (
     load_auth_chain,
     load_events,
     load_rejections,
+    load_senders,
     load_state_entries,
 )
 from storage.event_rows import unstorable_reason
@@ -37,6 +38,7 @@ __all__ = [
     "load_events",
     "load_forward_extremities",
     "load_rejections",
+    "load_senders",
     "load_state_entries",
     "next_stream_orderings",
     "set_rejections",

@@ -123,9 +123,9 @@ def load_staged(
 
 
 def load_staged_events(
-    connection: Connection, room_id: str, event_ids: Collection[str]
+    connection: Connection, room_id: str, event_ids: Collection[str], *, limit: int
 ) -> list[StagedEvent]:
-    """Those of `event_ids` that wait, one row for each server that sent them."""
+    """Those of `event_ids` that wait, one row for each server that sent them, at most `limit`."""
     table = federation_inbound_events_staging
     rows = connection.execute(
         select(
@@ -134,7 +134,9 @@ def load_staged_events(
             table.c.room_id,
             table.c.received_ts,
             table.c.event_json,
-        ).where(table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, event_ids))
+        )
+        .where(table.c.room_id == room_id, bulk.is_in(connection, table.c.event_id, event_ids))
+        .limit(limit)
     )
     return [StagedEvent._make(row) for row in rows]
 

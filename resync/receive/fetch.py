@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 import structlog
 
@@ -36,7 +38,10 @@ MAX_AUTH_EVENTS = 1000
 """Auth events that are asked for one batch."""
 AUTH_SECONDS = 60.0
 SERVERS_PER_EVENT = 3
-"""How many servers are asked for one event or state: a stranger decides what we look for."""
+"""How many servers are asked for one event or state beside those that named it: a stranger decides
+what we look for."""
+STATES_SECONDS = 120.0
+"""What has arrived by then is stored, and need not be asked for again."""
 REQUESTS_AT_ONCE = 10
 STATES_AT_ONCE = 4
 MAX_STATES = 20
@@ -103,22 +108,18 @@ class MissingPieces:
             Ids of those that could not be had.
         """
         own = {event.event_id for event in events}
-        named_by: dict[str, str] = {}
+        named_by: defaultdict[str, list[str]] = defaultdict(list)
         for event in events:
             for auth_id in auth_dependencies(event):
                 if auth_id not in own:
-                    named_by.setdefault(auth_id, event.event_id)
+                    named_by[auth_id].append(event.event_id)
         missing = named_by.keys() - await self._find_known(named_by)
         if not missing:
             return set()
-        senders = dict.fromkeys(origins[i] for a in missing if (i := named_by[a]) in origins)
+        senders = dict.fromkeys(origins[i] for a in missing for i in named_by[a] if i in origins)
         others = await room.servers.order()
-        servers = list(dict.fromkeys((*senders, *others)))[:SERVERS_PER_EVENT]
-        try:
-            async with asyncio.timeout(AUTH_SECONDS):
-                await self._admit_auth_events(room, missing, servers)
-        except TimeoutError:
-            logger.warning("auth events did not arrive in time", room_id=room.room_id)
+        servers = dict.fromkeys((*islice(senders, SERVERS_PER_EVENT), *others[:SERVERS_PER_EVENT]))
+        await self._admit_auth_events(room, missing, list(servers))
         return missing - await self._find_known(missing)
 
     async def states(
@@ -150,7 +151,13 @@ class MissingPieces:
                 except NoServerAnswered as error:
                     failed[gap] = str(error)
 
-        await asyncio.gather(*(fetch(gap) for gap in gaps[:MAX_STATES]))
+        try:
+            async with asyncio.timeout(STATES_SECONDS):
+                await asyncio.gather(*(fetch(gap) for gap in gaps[:MAX_STATES]))
+        except TimeoutError:
+            for gap in gaps:
+                if gap not in fetched:
+                    failed.setdefault(gap, "the state there did not arrive in time")
         return fetched, failed
 
     async def _find_gaps(self, events: Sequence[Event]) -> dict[str, list[str]]:
@@ -188,29 +195,44 @@ class MissingPieces:
         admission = self._fetcher.new_admission()
         wanted = set(missing)
         asked: set[str] = set()
-        limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
-
-        async def fetch(event_id: str) -> RawPdu | None:
-            async with limit:
-                for server in servers:
-                    try:
-                        return await self._client.event(server, event_id)
-                    except FederationError as error:
-                        logger.info(
-                            "event not given", server=server, event_id=event_id, error=str(error)
-                        )
-            return None
-
         for _ in range(AUTH_ROUNDS):
             wanted = set(sorted(wanted - asked)[: MAX_AUTH_EVENTS - len(asked)])
             if not wanted:
                 return
             asked |= wanted
-            answers = await asyncio.gather(*(fetch(event_id) for event_id in sorted(wanted)))
-            pdus = [raw for raw in answers if raw is not None]
-            checked = await self._fetcher.verify(room, pdus)
-            await admission.admit([e for e in checked.events if e.event_id in wanted])
+            for server in servers:
+                if not wanted:
+                    break
+                try:
+                    # Its share: a server that keeps silent must not take the others' time.
+                    async with asyncio.timeout(AUTH_SECONDS / len(servers)):
+                        given = await self._ask_for_events(room, server, wanted)
+                except TimeoutError:
+                    logger.info("auth events not given in time", server=server)
+                    continue
+                await admission.admit(given)
+                wanted.difference_update(event.event_id for event in given)
             wanted = admission.missing()
+
+    async def _ask_for_events(
+        self, room: RoomToFetch, server: str, wanted: Collection[str]
+    ) -> list[Event]:
+        """Those of `wanted` that a server gives and that pass checks 1 to 3."""
+        limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+        async def fetch(event_id: str) -> RawPdu | None:
+            async with limit:
+                try:
+                    return await self._client.event(server, event_id)
+                except FederationError as error:
+                    logger.info(
+                        "event not given", server=server, event_id=event_id, error=str(error)
+                    )
+                    return None
+
+        answers = await asyncio.gather(*(fetch(event_id) for event_id in sorted(wanted)))
+        checked = await self._fetcher.verify(room, [raw for raw in answers if raw is not None])
+        return [event for event in checked.events if event.event_id in wanted]
 
     async def _find_known(self, event_ids: Iterable[str]) -> set[str]:
         return await self._database.read(event_store.find_known, list(event_ids))

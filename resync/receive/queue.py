@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import structlog
@@ -26,7 +26,7 @@ from resync.receive.order import missing_parents
 from resync.receive.receiver import NotInRoom, Received, Receiver
 from storage import inbound
 from storage.database import Database
-from storage.errors import StorageError
+from storage.errors import DatabaseUnavailable, SchemaOutOfDate, StorageError
 from storage.inbound import StagedEvent
 
 logger = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ ANCESTOR_ROUNDS = 10
 """How far back parents are looked for among what other servers have sent and is waiting."""
 BATCHES_AT_ONCE = 100
 """Batches in memory; most of those that take long wait for other servers."""
-BATCHES_PER_ORIGIN = 8
+BATCHES_PER_ORIGIN = 4
 POLL_SECONDS = 5.0
 """How often the database is asked for what another process staged."""
 RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
@@ -45,6 +45,8 @@ RETRY_SECONDS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 
 They are kept in memory: after a restart whatever waits is tried at once, and again from the start.
 """
+HURRY_SECONDS = 10.0
+"""How long at least between two tries of an event because its room got others."""
 
 OnReceived = Callable[[str, Received], Awaitable[None]]
 """Told the room and what became of a batch, after it was stored."""
@@ -52,9 +54,18 @@ OnReceived = Callable[[str, Received], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Waiting:
-    """An event that was tried in vain: when it is tried next (monotonic), and how often it was."""
+    """An event that was tried in vain. Times are monotonic.
+
+    Attributes:
+        due: when it is tried next.
+        retry_at: when that would be if nothing had arrived in its room meanwhile.
+        tried_at: when it was tried last.
+        attempts: how often it was, without those that arrivals brought about.
+    """
 
     due: float
+    retry_at: float
+    tried_at: float
     attempts: int
 
 
@@ -179,6 +190,8 @@ class InboundQueue:
                 logger.error("events wait: the database", room_id=lane.room_id, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS[0])
                 continue
+            # What was due and is not staged any more, another lane or process has dealt with.
+            lane.waiting = {i: w for i, w in lane.waiting.items() if w.due > now}
             if lane.wake.is_set():
                 continue
             if not lane.waiting:
@@ -205,7 +218,7 @@ class InboundQueue:
         except NotInRoom:
             await self._drop(lane, list(batch.origins), "no user of ours is in the room")
             return
-        except StorageError:
+        except (DatabaseUnavailable, SchemaOutOfDate):
             raise
         except Exception:
             # A defect of ours: one event must not keep the others waiting.
@@ -239,7 +252,8 @@ class InboundQueue:
         soon = time.monotonic() + RETRY_SECONDS[0]
         for lane in self._rooms[room_id].values():
             for waiting in lane.waiting.values():
-                waiting.due = min(waiting.due, soon)
+                hurried = max(soon, waiting.tried_at + HURRY_SECONDS)
+                waiting.due = min(waiting.due, hurried)
             if lane.waiting:
                 lane.wake.set()
 
@@ -255,12 +269,18 @@ class InboundQueue:
             # What another server sent and came along is for the lane of that server.
             if batch.origins.get(event_id) != lane.origin:
                 continue
-            attempts = lane.waiting[event_id].attempts if event_id in lane.waiting else 0
+            now = time.monotonic()
+            waited = lane.waiting.get(event_id)
+            if waited is not None and now < waited.retry_at:
+                # A busy room must not use up the attempts of those that wait.
+                lane.waiting[event_id] = replace(waited, due=waited.retry_at, tried_at=now)
+                continue
+            attempts = 0 if waited is None else waited.attempts
             if attempts >= len(RETRY_SECONDS):
                 await self._drop(lane, [event_id], reason)
                 continue
             pause = RETRY_SECONDS[attempts]
-            lane.waiting[event_id] = _Waiting(time.monotonic() + pause, attempts + 1)
+            lane.waiting[event_id] = _Waiting(now + pause, now + pause, now, attempts + 1)
             logger.info(
                 "event waits", room_id=lane.room_id, event_id=event_id, seconds=pause, reason=reason
             )
@@ -315,7 +335,9 @@ def _load_batch(connection: Connection, room_id: str, origin: str, held: Sequenc
         parents = missing_parents(batch.events, held)
         if not parents or len(batch.events) > BATCH_SIZE:
             break
-        found = inbound.load_staged_events(connection, room_id, parents)
+        found = inbound.load_staged_events(
+            connection, room_id, parents, limit=2 * BATCH_SIZE - len(batch.events)
+        )
         more = list({s.event_id: s for s in found if s.event_id not in batch.origins}.values())
         if not more:
             break

@@ -127,6 +127,10 @@ class Receiver:
         self._locks: dict[str, asyncio.Lock] = {}
         self._judging = asyncio.Semaphore(JUDGED_AT_ONCE)
 
+    def forget(self, room_id: str) -> None:
+        """The room has been purged: nothing that was loaded of it is true any more."""
+        self._states.take(room_id)
+
     async def receive(self, room_id: str, pdus: Sequence[RawPdu]) -> Received:
         """All checks on PDUs that came by another way than a transaction, then `take_in`.
 

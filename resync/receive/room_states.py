@@ -23,7 +23,8 @@ class KnownStates:
 
 
 class StatesOfRooms:
-    """A bounded memory of states, room by room. A state group never changes, so none is stale."""
+    """A bounded memory of states, room by room. A state group never changes, so
+    none is stale until its room is purged: the next group may have its number."""
 
     def __init__(self) -> None:
         self._rooms: OrderedDict[str, KnownStates] = OrderedDict()

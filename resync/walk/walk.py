@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from federation.identifiers import domain_of
 from resync.admin.metrics import Metrics
 from resync.errors import NoServerAnswered, ResyncError
 from resync.progress import Phase
@@ -26,6 +27,7 @@ from resync.walk.recheck import Rechecked, recheck_batch
 from resync.walk.states import RoomState, RoomStates
 from resync.walk.verdict_cache import VerdictCache
 from storage import current_state, partial_state, state_groups
+from storage import events as event_store
 from storage.database import Database
 from storage.partial_state import PartialEvent
 
@@ -113,7 +115,7 @@ class Walk:
                     gaps.failures.clear()
                 else:
                     for event_id in order.break_cycle():
-                        await self._adopt_fetched(event_id, await self._fetch_gap(event_id))
+                        await self._fetch_or_give_up(event_id, events)
         return self._result
 
     async def _adopt_stored(self, groups: Mapping[str, int]) -> None:
@@ -129,6 +131,14 @@ class Walk:
 
     async def _fetch_gap(self, event_id: str) -> FetchedState:
         return await self._fetcher.state_after(self._room, event_id, self._report)
+
+    async def _fetch_or_give_up(self, event_id: str, events: Sequence[PartialEvent]) -> None:
+        try:
+            fetched = await self._fetch_gap(event_id)
+        except ResyncError as error:
+            await self._give_up_gaps({event_id: error}, events)
+        else:
+            await self._adopt_fetched(event_id, fetched)
 
     async def _adopt_fetched(self, event_id: str, fetched: FetchedState) -> None:
         if fetched.given_up:
@@ -165,22 +175,40 @@ class Walk:
         Raises:
             ResyncError: somebody may still have them, the first of `failures`.
         """
-        patience = self._room.patience.with_parents
-        unknown = all(
-            isinstance(error, NoServerAnswered) and any(f.is_unknown for f in error.failures)
+        patience = self._room.patience
+        answers = [
+            error.failures if isinstance(error, NoServerAnswered) else ()
             for error in failures.values()
-        )
+        ]
+        unknown = all(any(failure.is_unknown for failure in one) for one in answers)
         if unknown:
-            patience.spend()
+            patience.with_parents.spend()
+        likely = await self._load_likely_servers(failures, events)
+        is_left = patience.is_left_for_parents(
+            during_outage=any(
+                f.is_outage and f.server_name in likely for one in answers for f in one
+            )
+        )
         ours = await self._database.read(
-            current_state.find_local_memberships, self._room.room_id, self._partial_ids
+            current_state.find_local_joins, self._room.room_id, self._partial_ids
         )
         needed = {i for event in events if event.event_id in ours for i in event.prev_event_ids}
-        if not unknown or patience.is_left or not needed.isdisjoint(failures):
+        if not unknown or is_left or not needed.isdisjoint(failures):
             raise next(iter(failures.values()))
         self._result.given_up |= {gap: str(error) for gap, error in failures.items()}
         logger.warning("unknown parents given up", given_up=list(failures)[:10])
         return list(failures)
+
+    async def _load_likely_servers(
+        self, gaps: Mapping[str, object], events: Sequence[PartialEvent]
+    ) -> set[str]:
+        """The servers most likely to have `gaps`: of who named them, and the one we joined via."""
+        named_by = [
+            event.event_id for event in events if not gaps.keys().isdisjoint(event.prev_event_ids)
+        ]
+        senders = await self._database.read(event_store.load_senders, named_by)
+        via = self._room.servers.joined_via
+        return {*map(domain_of, senders), *([via] if via else [])}
 
     async def _walk_batch(self, event_ids: Sequence[str]) -> None:
         with self._metrics.stage("resolve"):

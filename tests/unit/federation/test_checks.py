@@ -375,6 +375,15 @@ def test_text_of_the_wrong_type_takes_only_itself_down():
     assert [result.outcome for result in results] == [Outcome.DROPPED, Outcome.ACCEPTED]
 
 
+@pytest.mark.parametrize("field", ["prev_events", "auth_events"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_references_that_no_database_can_hold_are_dropped(version, field):
+    event_id = "$a\0b:example.com"
+    is_pair = version in ("1", "2")
+    reference = [event_id, {"sha256": "x"}] if is_pair else event_id
+    assert_dropped(check(signed_pdu(version, **{field: [reference]}), version), field, "NUL")
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_lone_surrogates_are_dropped(version):
     for path in (("content", "\ud800"), ("hashes", "\ud800"), ("new",)):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from federation.canonical_json import parse_json
+from federation.room_versions import get_room_version
+from federation.signing import sign_event
 from federation.simulator import SimulatedFederation
-from resync.patience import PARENT_ATTEMPTS
-from tests.integration.resync.life.life import Life
+from resync.patience import PARENT_ATTEMPTS, PARENT_ATTEMPTS_DURING_OUTAGE
+from tests.integration.resync.life.life import Life, target
 from tests.integration.resync.life.test_receiving import make_room, remote_user
 from tests.integration.resync.our_server import until
 from tests.integration.resync.truth import check_truth
@@ -142,3 +145,81 @@ async def test_the_parent_of_our_join_is_never_given_up(
     await life.until_full(room)
 
     check_truth(life.ours, room, join, [], all_announced=False)
+
+
+async def test_an_invite_of_ours_protects_no_parents_that_nobody_has(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    """Anybody may invite; only by a join are we in the room."""
+    room = make_room(simulated)
+    life.hold_resync()
+    await life.join(room)
+    invite = room.send_state(
+        "m.room.member",
+        {"membership": "invite"},
+        state_key=f"@carol:{life.server_name}",
+        prev_events=["$" + "z" * 43],
+        state_before=room.current_state(),
+        rejected=True,
+    )
+    await life.receive([invite])
+    assert life.membership(room, f"@carol:{life.server_name}") == "invite"
+    life.release_resync()
+
+    await life.until_full(room)
+
+    assert life.ours.rejected(room) == {invite.event_id}
+    assert life.ours.current_state(room) == room.current_state()
+
+
+async def test_parents_are_waited_for_longer_while_who_may_have_them_is_away(
+    life_on_sqlite: Life, simulated: SimulatedFederation
+) -> None:
+    life = life_on_sqlite
+    room = make_room(simulated)
+    user = remote_user(life, room, 1)
+    life.hold_resync()
+    join = await life.join(room)
+    state = room.current_state()
+    half = room.message("Half", sender=user, prev_events=["$" + "x" * 43, join], state_before=state)
+    await life.receive([half], by=1)
+    life.release_resync()
+    simulated.residents[1].faults.refuse("state_ids", 500, "M_UNKNOWN")
+
+    await life.until_full(room)
+
+    assert life.ours.job(room)["unknown_parent_attempts"] == PARENT_ATTEMPTS_DURING_OUTAGE
+
+
+async def test_a_cycle_does_not_keep_the_room_partial(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    """In versions 1 and 2 the sender chooses the ids of events, so two can follow each other."""
+    room = make_room(simulated, "1")
+    user = remote_user(life, room)
+    resident = simulated.residents[0]
+    life.hold_resync()
+    join = await life.join(room)
+    ids = [f"${name}:{resident.server_name}" for name in ("one", "other")]
+    template = parse_json(room.message("Cycle", sender=user).json)
+    pdus = []
+    for own, parent in (ids, ids[::-1]):
+        pdu = {key: value for key, value in template.items() if key not in ("hashes", "signatures")}
+        pdu |= {"event_id": own, "prev_events": [[parent, {"sha256": "x"}]]}
+        version = get_room_version("1")
+        identity = resident.identity
+        pdus.append(sign_event(pdu, version, identity.server_name, identity.key))
+    status, answer = await life.request(
+        resident.identity,
+        "PUT",
+        target("v1", "send", "cycle"),
+        {"origin": resident.server_name, "origin_server_ts": 1, "pdus": pdus},
+    )
+    assert (status, answer) == (200, {"pdus": {event_id: {} for event_id in ids}})
+    await until(lambda: life.graph().issuperset(ids))
+    life.release_resync()
+
+    await life.until_full(room)
+
+    assert join in life.graph()
+    assert life.ours.rejected(room) & set(ids)

@@ -9,7 +9,7 @@ import pytest
 from federation.simulator import RoomBuilder, SimulatedFederation, scenarios
 from tests.integration.resync.life.life import Life
 from tests.integration.resync.life.test_acting import queued
-from tests.integration.resync.life.test_receiving import make_room
+from tests.integration.resync.life.test_receiving import make_room, remote_user
 from tests.integration.resync.our_server import until
 from tests.integration.resync.truth import check_truth
 
@@ -220,3 +220,28 @@ async def test_purge_during_the_resync(life: Life, simulated: SimulatedFederatio
     rejoined = await life.join(room)
     await life.until_full(room)
     check_truth(life.ours, room, rejoined, [])
+
+
+async def test_what_was_known_of_a_purged_room_is_forgotten(
+    life_on_sqlite: Life, simulated: SimulatedFederation
+) -> None:
+    """SQLite gives the numbers of its state groups again, to states of the room as it is now."""
+    life = life_on_sqlite
+    room = make_room(simulated)
+    life.hold_resync()
+    await life.join(room)
+    await life.receive([room.message("Before")])
+    groups = life.ours.column("SELECT id FROM state_groups")
+    assert await life.worker.departures.purge(room.room_id)
+    user = remote_user(life, room)
+    room.ban(user)
+
+    rejoined = await life.join(room)
+    assert set(groups) & set(life.ours.column("SELECT id FROM state_groups"))
+    refused = room.message("Banned", sender=user, rejected=True)
+    await life.receive([refused])
+
+    assert life.ours.rejected(room) == {refused.event_id}
+    life.release_resync()
+    await life.until_full(room)
+    check_truth(life.ours, room, rejoined, [refused])

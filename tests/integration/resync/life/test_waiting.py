@@ -1,50 +1,134 @@
-"""What needs full state waits for it, and wakes when it is there or the room is left."""
+"""Events that lack something for now, and wait for it in the queue of their server and room."""
 
 from __future__ import annotations
 
-import asyncio
+import pytest
 
-from federation.simulator import SimulatedFederation
+from federation.canonical_json import parse_json
+from federation.simulator import BuiltEvent, RoomBuilder, SimulatedFederation
+from resync.receive import fetch, queue
 from tests.integration.resync.life.life import Life
-from tests.integration.resync.life.test_receiving import make_room
+from tests.integration.resync.life.test_receiving import make_room, remote_user
+from tests.integration.resync.our_server import until
 
 
-async def test_waits_for_the_room_and_the_event(life: Life, simulated: SimulatedFederation) -> None:
-    room = make_room(simulated)
+def lanes_that_wait(life: Life, event: BuiltEvent) -> int:
+    """In how many lanes the event waits, after it was tried."""
+    return sum(event.event_id in lane.waiting for lane in life.worker._inbound._lanes())
+
+
+async def make_incomplete(life: Life, room: RoomBuilder) -> tuple[BuiltEvent, BuiltEvent]:
+    """An event that is withheld, and one that names it as an auth event."""
     life.hold_resync()
     join = await life.join(room)
-    assert not await life.worker.wait_until_complete(room.room_id, 0.05)
-    assert not await life.worker.wait_until_event_complete(join, 0.05)
-    waiting = asyncio.gather(
-        life.worker.wait_until_complete(room.room_id, 20),
-        life.worker.wait_until_event_complete(join, 20),
-    )
+    for resident in life.simulated.residents:
+        resident.faults.refuse("event")
+        resident.faults.refuse("get_missing_events")
+    # The creator's membership before it came with the join.
+    withheld = room.rename(room.creator, "New name", prev_events=[join])
+    return withheld, room.message("By a new name")
 
+
+async def test_what_another_lane_has_taken_in_is_waited_for_no_longer(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    room = make_room(simulated)
+    withheld, incomplete = await make_incomplete(life, room)
+    await life.push([incomplete], by=0)
+    await life.push([incomplete], by=1)
+    await until(lambda: lanes_that_wait(life, incomplete) == 2)
+
+    await life.receive([withheld])
+
+    await life.until_stored([incomplete])
+    await until(lambda: not life.worker._inbound._lanes())
+    assert life.staged() == []
+    life.release_resync()
+    await life.until_full(room)
+
+
+async def test_what_a_purge_has_deleted_is_waited_for_no_longer(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    room = make_room(simulated)
+    _, incomplete = await make_incomplete(life, room)
+    await life.push([incomplete])
+    await until(lambda: lanes_that_wait(life, incomplete) == 1)
+
+    assert await life.worker.departures.purge(room.room_id)
+
+    await until(lambda: not life.worker._inbound._lanes())
     life.release_resync()
 
-    assert await waiting == [True, True]
-    assert life.ours.partial_rows() == []
 
-
-async def test_leaving_ends_the_wait(life_on_sqlite: Life, simulated: SimulatedFederation) -> None:
-    life = life_on_sqlite
+async def test_a_busy_room_does_not_use_up_the_attempts_of_what_waits(
+    life: Life, simulated: SimulatedFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RETRY_SECONDS", (0.05, 1000.0))
+    monkeypatch.setattr(queue, "HURRY_SECONDS", 0.0)
     room = make_room(simulated)
+    withheld, incomplete = await make_incomplete(life, room)
+    await life.push([incomplete])
+    requests = simulated.residents[0].requests
+
+    for number in range(5):
+        tried = requests.count("event")
+        await life.receive([room.message(f"Busy {number}", prev_events=withheld.prev_event_ids)])
+        await until(lambda tried=tried: requests.count("event") > tried)
+    await until(lambda: lanes_that_wait(life, incomplete) == 1)
+    assert life.staged() == [incomplete.event_id]
+
+    await life.receive([withheld])
+    await life.until_stored([incomplete])
+    life.release_resync()
+    await life.until_full(room)
+
+
+async def test_states_that_do_not_come_hold_nothing_for_long(
+    life: Life, simulated: SimulatedFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a full room, where the state at unknown parents has to be asked for."""
+    monkeypatch.setattr(fetch, "STATES_SECONDS", 0.3)
+    room = make_room(simulated)
+    await life.join(room)
+    await life.until_full(room)
+    for resident in simulated.residents:
+        resident.faults.refuse("get_missing_events")
+        resident.faults.stall("state_ids")
+    room.set_topic("Missing")
+    last = room.message("Last")
+    await life.push([last])
+    await until(lambda: lanes_that_wait(life, last) == 1)
+    await until(lambda: not life.worker._inbound._slots._users)
+
+    for resident in simulated.residents:
+        resident.faults.clear("state_ids")
+
+    await life.until_stored([last])
+
+
+async def test_a_server_that_answers_rubbish_is_not_the_only_one_asked(
+    life: Life, simulated: SimulatedFederation
+) -> None:
+    """It sent an event first and withholds what that names; then another sends the same."""
+    room = make_room(simulated)
+    user = remote_user(life, room)
     life.hold_resync()
     join = await life.join(room)
-    waiting = asyncio.gather(
-        life.worker.wait_until_complete(room.room_id, 20),
-        life.worker.wait_until_event_complete(join, 20),
-    )
-    await asyncio.sleep(0)
+    liar, honest = simulated.residents
+    withheld = room.rename(user, "New name", prev_events=[join])
+    other = room.message("Something else")
+    event = room.message("By a new name", sender=user)
+    rubbish = room.event(other.event_id).json
+    liar.faults.lie("event", lambda answer: {**answer, "pdus": [parse_json(rubbish)]})
+    for resident in simulated.residents:
+        resident.faults.refuse("get_missing_events")
 
-    await life.worker.departures.leave(room.room_id, life.alice)
+    await life.push([event], by=0)
 
-    # Sooner than by looking at the table from time to time.
-    async with asyncio.timeout(3):
-        assert await waiting == [True, True]
+    await life.until_stored([event])
+    assert liar.requests.count("event") >= 1
+    assert honest.requests.count("event") >= 1
+    assert withheld.event_id in life.ours.column("SELECT event_id FROM events")
     life.release_resync()
-
-
-async def test_what_is_not_partial_is_not_waited_for(life_on_sqlite: Life) -> None:
-    assert await life_on_sqlite.worker.wait_until_event_complete("$unknown", 5)
-    assert await life_on_sqlite.worker.wait_until_complete("!unknown:server", 5)
+    await life.until_full(room)
