@@ -54,6 +54,18 @@ def bad_signatures(field: str, count: int = 1) -> Lie:
     return _change(field, count, forge)
 
 
+def unknown_keys(field: str, count: int = 1) -> Lie:
+    """Say that signatures were made with keys that nobody has: event ids stay right."""
+
+    def rename(pdu: dict[str, Any]) -> None:
+        pdu["signatures"] = {
+            server: {"ed25519:nobodys": next(iter(keys.values()))}
+            for server, keys in pdu["signatures"].items()
+        }
+
+    return _change(field, count, rename)
+
+
 def no_signatures(field: str, count: int = 1) -> Lie:
     """Leave signatures out."""
     return _change(field, count, lambda pdu: pdu.update(signatures={}))

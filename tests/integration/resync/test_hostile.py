@@ -7,7 +7,9 @@ with what is left, and what was given up is shown with the room.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from federation.simulator import (
 from federation.simulator.faults import CutShort, Fault, Garbage, Oversize, Trickle, Truncate
 from resync.patience import EVENT_ATTEMPTS
 from resync.state_fetch import MAX_SINGLE_EVENTS
+from storage import destinations
 from tests.integration.resync.our_server import ALICE, OurServer, State, as_plain
 from tests.integration.resync.truth import check_truth
 
@@ -577,6 +580,32 @@ async def test_many_members_of_a_server_whose_keys_nobody_has(
 
     assert ours.partial_rows() == [], ours.job(room)["last_error"]
     assert len(given_up(ours, room)) == 1100
+
+
+async def test_an_event_that_one_server_makes_uncheckable_is_asked_of_others(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """One has named it and does not give it, the next spoils its signatures, the last is honest."""
+    async with SimulatedFederation(servers=3) as simulated:
+        ours = OurServer(tmp_path, sqlite_url, simulated)
+        room = simulated.create_room("10", members=9, mix=ALL_JOINED)
+        (member,) = members_of(room, 1)
+        joined = await ours.join(room)
+        first, liar, last = simulated.residents
+        first.faults.refuse("event", 404, "M_NOT_FOUND", containing=member.event_id)
+        for resident in simulated.residents:
+            resident.faults.lie("state", lies.only("pdus", 0))
+        lie_about(liar, member, lies.unknown_keys)
+        async with ours.worker() as worker:
+            # Asked after the others.
+            now_ms = int(time.time() * 1000)
+            await worker._database.run(destinations.record_failure, last.server_name, now_ms=now_ms)
+
+        await ours.resync()
+
+        assert liar.requests.count("event") >= 1
+        assert given_up(ours, room) == {}
+        check_truth(ours, room, joined.join_event_id, [])
 
 
 async def test_more_bad_events_than_are_asked_for_one_by_one(

@@ -228,17 +228,25 @@ async def test_what_was_known_of_a_purged_room_is_forgotten(
     """SQLite gives the numbers of its state groups again, to states of the room as it is now."""
     life = life_on_sqlite
     room = make_room(simulated)
+    user = remote_user(life, room)
+    room.set_power_levels({"users": {user: 50}})
     life.hold_resync()
     await life.join(room)
     await life.receive([room.message("Before")])
     groups = life.ours.column("SELECT id FROM state_groups")
     assert await life.worker.departures.purge(room.room_id)
-    user = remote_user(life, room)
-    room.ban(user)
+    as_moderator = room.current_state()
+    room.set_power_levels({"users": {user: 0}})
 
     rejoined = await life.join(room)
     assert set(groups) & set(life.ours.column("SELECT id FROM state_groups"))
-    refused = room.message("Banned", sender=user, rejected=True)
+    auth_types = room.auth_types("m.room.topic", {}, user, "")
+    refused = room.set_topic(
+        "Mine",
+        sender=user,
+        auth_events=[as_moderator[key] for key in auth_types],
+        rejected=True,
+    )
     await life.receive([refused])
 
     assert life.ours.rejected(room) == {refused.event_id}

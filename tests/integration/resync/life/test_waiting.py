@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from federation.canonical_json import parse_json
 from federation.simulator import BuiltEvent, RoomBuilder, SimulatedFederation
 from resync.receive import fetch, queue
 from tests.integration.resync.life.life import Life
@@ -120,7 +119,7 @@ async def test_a_server_that_answers_rubbish_is_not_the_only_one_asked(
     other = room.message("Something else")
     event = room.message("By a new name", sender=user)
     rubbish = room.event(other.event_id).json
-    liar.faults.lie("event", lambda answer: {**answer, "pdus": [parse_json(rubbish)]})
+    liar.faults.lie("event", lambda answer: answer.with_field("pdus", [rubbish.encode()]))
     for resident in simulated.residents:
         resident.faults.refuse("get_missing_events")
 
