@@ -119,7 +119,11 @@ class MissingPieces:
         senders = dict.fromkeys(origins[i] for a in missing for i in named_by[a] if i in origins)
         others = await room.servers.order()
         servers = dict.fromkeys((*islice(senders, SERVERS_PER_EVENT), *others[:SERVERS_PER_EVENT]))
-        await self._admit_auth_events(room, missing, list(servers))
+        try:
+            async with asyncio.timeout(AUTH_SECONDS):
+                await self._admit_auth_events(room, missing, list(servers))
+        except TimeoutError:
+            logger.warning("auth events did not arrive in time", room_id=room.room_id)
         return missing - await self._find_known(missing)
 
     async def states(
@@ -190,8 +194,9 @@ class MissingPieces:
         return [e for e in checked.events if e.event_id not in own and e.event_id not in known]
 
     async def _admit_auth_events(
-        self, room: RoomToFetch, missing: Collection[str], servers: Sequence[str]
+        self, room: RoomToFetch, missing: Collection[str], servers: list[str]
     ) -> None:
+        share = AUTH_SECONDS / (len(servers) + 1)
         admission = self._fetcher.new_admission()
         wanted = set(missing)
         asked: set[str] = set()
@@ -200,38 +205,39 @@ class MissingPieces:
             if not wanted:
                 return
             asked |= wanted
-            for server in servers:
+            for server in list(servers):
                 if not wanted:
                     break
-                try:
-                    # Its share: a server that keeps silent must not take the others' time.
-                    async with asyncio.timeout(AUTH_SECONDS / len(servers)):
-                        given = await self._ask_for_events(room, server, wanted)
-                except TimeoutError:
-                    logger.info("auth events not given in time", server=server)
-                    continue
+                given = await self._ask_for_events(room, server, wanted, seconds=share)
+                if not given:
+                    # It is of no use, and must not take the others' time again.
+                    servers.remove(server)
                 await admission.admit(given)
                 wanted.difference_update(event.event_id for event in given)
             wanted = admission.missing()
 
     async def _ask_for_events(
-        self, room: RoomToFetch, server: str, wanted: Collection[str]
+        self, room: RoomToFetch, server: str, wanted: Collection[str], *, seconds: float
     ) -> list[Event]:
-        """Those of `wanted` that a server gives and that pass checks 1 to 3."""
+        """Those of `wanted` that a server gives in time and that pass checks 1 to 3."""
         limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        answers: list[RawPdu] = []
 
-        async def fetch(event_id: str) -> RawPdu | None:
+        async def fetch(event_id: str) -> None:
             async with limit:
                 try:
-                    return await self._client.event(server, event_id)
+                    answers.append(await self._client.event(server, event_id))
                 except FederationError as error:
                     logger.info(
                         "event not given", server=server, event_id=event_id, error=str(error)
                     )
-                    return None
 
-        answers = await asyncio.gather(*(fetch(event_id) for event_id in sorted(wanted)))
-        checked = await self._fetcher.verify(room, [raw for raw in answers if raw is not None])
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(fetch(event_id) for event_id in sorted(wanted)))
+        except TimeoutError:
+            logger.info("auth events not given in time", server=server)
+        checked = await self._fetcher.verify(room, answers)
         return [event for event in checked.events if event.event_id in wanted]
 
     async def _find_known(self, event_ids: Iterable[str]) -> set[str]:

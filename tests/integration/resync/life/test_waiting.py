@@ -131,3 +131,21 @@ async def test_a_server_that_answers_rubbish_is_not_the_only_one_asked(
     assert withheld.event_id in life.ours.column("SELECT event_id FROM events")
     life.release_resync()
     await life.until_full(room)
+
+
+async def test_a_silent_server_leaves_the_others_their_time(
+    life: Life, simulated: SimulatedFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "AUTH_SECONDS", 4.0)
+    room = make_room(simulated)
+    user = remote_user(life, room)
+    life.hold_resync()
+    await life.join(room)
+    simulated.residents[0].faults.stall("event")
+
+    await life.receive([room.message("Of a member we do not know yet", sender=user)], by=0)
+
+    assert simulated.residents[0].requests.count("event") == 1
+    simulated.residents[0].faults.clear("event")
+    life.release_resync()
+    await life.until_full(room)
