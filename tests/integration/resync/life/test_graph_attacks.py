@@ -148,9 +148,10 @@ async def test_the_parent_of_our_join_is_never_given_up(
 
 
 async def test_an_invite_of_ours_protects_no_parents_that_nobody_has(
-    life: Life, simulated: SimulatedFederation
+    life_on_sqlite: Life, simulated: SimulatedFederation
 ) -> None:
     """Anybody may invite; only by a join are we in the room."""
+    life = life_on_sqlite
     room = make_room(simulated)
     life.hold_resync()
     await life.join(room)
@@ -192,9 +193,10 @@ async def test_parents_are_waited_for_longer_while_who_may_have_them_is_away(
 
 
 async def test_a_cycle_does_not_keep_the_room_partial(
-    life: Life, simulated: SimulatedFederation
+    life_on_sqlite: Life, simulated: SimulatedFederation
 ) -> None:
     """In versions 1 and 2 the sender chooses the ids of events, so two can follow each other."""
+    life = life_on_sqlite
     room = make_room(simulated, "1")
     user = remote_user(life, room)
     resident = simulated.residents[0]
